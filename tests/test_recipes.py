@@ -1,0 +1,224 @@
+import dataclasses
+import json
+import pathlib
+import runpy
+
+import pytest
+
+from t5x_lite import config
+from t5x_lite import errors
+from t5x_lite import recipes
+from t5x_lite import record as records
+from t5x_lite import specs
+
+GOLDEN = pathlib.Path(__file__).parent / 'golden'
+GIN = pathlib.Path(__file__).parents[1] / 'gin'
+SCRIPT = runpy.run_path(str(GOLDEN / 'make_records.py'))
+NAMES = recipes.names()
+
+# The published sizes: embed_dim, heads, encoder and decoder layers, head_dim,
+# mlp_dim, parameters.
+T5_1_0 = {
+  'small': (512, 8, 6, 6, 64, 2048, 60_506_624),
+  'base': (768, 12, 12, 12, 64, 3072, 222_903_552),
+  'large': (1024, 16, 24, 24, 64, 4096, 737_668_096),
+  '3b': (1024, 32, 24, 24, 128, 16384, 2_851_598_336),
+  '11b': (1024, 128, 24, 24, 128, 65536, 11_307_321_344),
+}
+T5_1_1 = {
+  'small': (512, 6, 8, 8, 64, 1024, 76_961_152),
+  'base': (768, 12, 12, 12, 64, 2048, 247_577_856),
+  'large': (1024, 16, 24, 24, 64, 2816, 783_150_080),
+  'xl': (2048, 32, 24, 24, 64, 5120, 2_849_757_184),
+  'xxl': (4096, 64, 24, 24, 64, 10240, 11_135_332_352),
+}
+MT5 = {
+  size: (*T5_1_1[size][:6], parameters)
+  for size, parameters in {
+    'small': 300_176_768,
+    'base': 582_401_280,
+    'large': 1_229_581_312,
+    'xl': 3_742_619_648,
+    'xxl': 12_921_057_280,
+  }.items()
+}
+BYT5 = {
+  'small': (1472, 6, 12, 4, 64, 3584, 299_637_760),
+  'base': (1536, 12, 18, 6, 64, 3968, 581_653_248),
+  'large': (1536, 16, 36, 12, 64, 3840, 1_228_183_552),
+  'xl': (2560, 32, 36, 12, 64, 6720, 3_737_801_728),
+  'xxl': (4672, 64, 36, 12, 64, 12352, 12_906_899_328),
+}
+UMT5 = {
+  size: (*T5_1_1[size][:6], parameters)
+  for size, parameters in {
+    'small': 306_601_984,
+    'base': 592_043_520,
+    'xl': 3_768_356_864,  # of this and the next, only by the formula below
+    'xxl': 12_972_531_712,
+  }.items()
+}
+# Prefix of a recipe's name, its sizes, and what all of them share.
+LADDERS = {
+  't5/1_0_': (T5_1_0, 32128, 2048, {'inputs': 512, 'targets': 114}),
+  't5/1_1_': (T5_1_1, 32128, 2048, {'inputs': 512, 'targets': 114}),
+  'mt5/': (MT5, 250112, 1024, {'inputs': 1024, 'targets': 229}),
+  'byt5/': (BYT5, 384, 1024, {'inputs': 1024, 'targets': 189}),
+  'umt5/': (UMT5, 256384, 1024, {'inputs': 1024, 'targets': 229}),
+}
+SIZES = [
+  (prefix, size) for prefix, (sizes, *_) in LADDERS.items() for size in sizes
+]
+
+
+def count(model):
+  """Parameters, term by term, of a T5 without biases."""
+  d, attention = model.embed_dim, model.num_heads * model.head_dim
+  mlp = (3 if model.gated else 2) * d * model.mlp_dim
+  encoder = 4 * d * attention + mlp + 2 * d
+  decoder = 8 * d * attention + mlp + 3 * d
+  layers = model.encoder_layers + model.decoder_layers
+  tables = layers if model.position.per_layer else 2
+  return (
+    model.vocab_size * d * (1 if model.tie_embeddings else 2)
+    + model.encoder_layers * encoder
+    + model.decoder_layers * decoder
+    + 2 * d
+    + tables * model.position.buckets * model.num_heads
+  )
+
+
+def test_the_recipes_are_all_there():
+  ladders = {prefix + size for prefix, size in SIZES}
+  assert set(NAMES) == ladders | {
+    't5/quickstart',
+    't5/quickstart_8k',
+    't5/bytes',
+  }
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_record_is_golden(name):
+  golden = GOLDEN / 'records' / f'{name}.json'
+  text = golden.read_text(encoding='utf-8')
+  assert SCRIPT['record_json'](name) == text
+  assert records.from_record(json.loads(text)) == config.load([name])
+
+
+def test_no_golden_record_is_left_over():
+  folder = GOLDEN / 'records'
+  found = {p.relative_to(folder).as_posix() for p in folder.rglob('*.json')}
+  assert found == {f'{name}.json' for name in NAMES}
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_header_gives_the_parameters(name):
+  assert recipes.info(name).parameters == count(config.load([name]).model)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_recipe_is_short_and_complete(name):
+  text = (GIN / f'{name}.gin').read_text(encoding='utf-8')
+  lines = [line for line in text.splitlines() if line and line[0] != '#']
+  assert 4 <= len(lines) <= 25
+  assert all(len(line) <= 80 for line in text.splitlines())
+  assert '%' not in text  # no macros
+  run = config.load([name])
+  assert run.z_loss == 1e-4
+  assert run.model.position is not None
+  assert run.model.vocab_size % 128 == 0
+
+
+@pytest.mark.parametrize(('prefix', 'size'), SIZES)
+def test_ladders_have_the_published_shapes(prefix, size):
+  sizes, vocab_size, batch_size, lengths = LADDERS[prefix]
+  *shape, parameters = sizes[size]
+  run = config.load([prefix + size])
+  model = run.model
+  assert shape == [
+    model.embed_dim,
+    model.num_heads,
+    model.encoder_layers,
+    model.decoder_layers,
+    model.head_dim,
+    model.mlp_dim,
+  ]
+  assert recipes.info(prefix + size).parameters == parameters
+  assert model.vocab_size == vocab_size
+  assert (run.steps, run.batch_size) == (1_000_000, batch_size)
+  assert run.data.lengths == lengths
+  assert run.data.held_out == 0.0
+  first = prefix == 't5/1_0_'
+  assert model.activation == ('relu' if first else 'gelu')
+  assert (model.gated, model.tie_embeddings) == (not first, first)
+  assert model.dropout == (0.1 if first else 0.0)
+  per_layer = prefix == 'umt5/'
+  assert model.position == specs.T5Bias(per_layer=per_layer)
+  assert run.objective.density == 0.15
+  assert run.objective.mean_span == (20.0 if prefix == 'byt5/' else 3.0)
+  assert run.data.extra_ids == {'byt5/': 0, 'umt5/': 300}.get(prefix, 100)
+
+
+@pytest.mark.parametrize(('prefix', 'size'), SIZES)
+def test_ladders_have_the_published_optimizer(prefix, size):
+  optimizer = config.load([prefix + size]).optimizer
+  schedule = specs.Schedule(peak=0.01, hold=10_000, decay='rsqrt')
+  expected = specs.Adafactor(schedule=schedule)
+  if prefix + size == 'umt5/xxl':
+    expected = dataclasses.replace(
+      expected, beta1=0.9, factored=False, clip_norm=1.0
+    )
+  assert optimizer == expected
+
+
+def test_table_is_ordered_by_system_and_size():
+  table = recipes.table()
+  assert [r.name for r in table if r.name.startswith('t5/1_0')] == [
+    f't5/1_0_{size}' for size in T5_1_0
+  ]
+  base = next(r for r in table if r.name == 't5/1_1_base')
+  assert base[:-1] == (
+    't5/1_1_base',
+    'T5 1.1 base',
+    'encoder-decoder',
+    'arXiv:1910.10683 and 2002.05202',
+    247_577_856,
+  )
+  assert len({r.system for r in table}) == len(table)
+
+
+@pytest.mark.parametrize(
+  'header',
+  [
+    '',
+    '# T5 base, arXiv:1910.10683. 12 parameters.',
+    '# T5 base, arXiv:1910.10683. 1234 parameters. Encoder-decoder: it is.',
+    '# T5 base, arXiv:1910.10683. 12 parameters. A decoder: it is.',
+    '# T5 base, 1910.10683. 12 parameters. Encoder-decoder: it is.',
+    '# T5 base. 12 parameters. Encoder-decoder: it is.',
+  ],
+)
+def test_a_malformed_header_is_refused(tmp_path, monkeypatch, header):
+  monkeypatch.setattr(recipes, '_root', lambda: tmp_path)
+  good = '# T5 base, arXiv:1910.10683. 12 parameters. Encoder-decoder: it is.'
+  (tmp_path / 'a.gin').write_text(good + '\n\nRun.steps = 1\n')
+  assert recipes.info('a').parameters == 12
+  (tmp_path / 'a.gin').write_text(header + '\n\nRun.steps = 1\n')
+  with pytest.raises(errors.ConfigError, match='malformed header.*a.gin:1'):
+    recipes.info('a')
+
+
+def test_recipes_are_found_in_the_package_first(tmp_path, monkeypatch):
+  package = tmp_path / 't5x_lite'
+  monkeypatch.setattr(recipes, '__file__', str(package / 'recipes.py'))
+  for folder, name in [(tmp_path / 'gin', 'beside'), (package / 'gin', 'in')]:
+    folder.mkdir(parents=True)
+    (folder / f'{name}.gin').touch()
+    assert recipes.names() == [name]
+
+
+def test_readme_lists_the_recipes():
+  """After a change, run `python tests/golden/make_records.py`."""
+  readme = (GIN / 'README.md').read_text(encoding='utf-8')
+  assert readme == SCRIPT['readme']()
+  assert all(f'`{name}`' in readme for name in NAMES)

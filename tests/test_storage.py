@@ -1,0 +1,110 @@
+import os
+
+import pytest
+
+from t5x_lite import errors
+from t5x_lite import storage
+
+
+def names(folder):
+  return sorted(os.listdir(folder))
+
+
+def test_paths(monkeypatch, tmp_path):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  assert str(storage.path('~/runs')) == str(tmp_path / 'runs')
+  assert str(storage.path('gs://bucket/a') / 'b') == 'gs://bucket/a/b'
+  assert storage.is_local(tmp_path) and not storage.is_local('gs://bucket/a')
+
+
+def test_cache_follows_the_environment(monkeypatch, tmp_path):
+  monkeypatch.setenv('T5X_LITE_CACHE', '/a')
+  assert str(storage.cache_dir()) == '/a'
+  monkeypatch.delenv('T5X_LITE_CACHE')
+  monkeypatch.setenv('XDG_CACHE_HOME', '/b')
+  assert str(storage.cache_dir()) == '/b/t5x_lite'
+  monkeypatch.delenv('XDG_CACHE_HOME')
+  monkeypatch.setenv('HOME', str(tmp_path))
+  assert str(storage.cache_dir()) == str(tmp_path / '.cache' / 't5x_lite')
+
+
+@pytest.mark.parametrize('mode', [0o770, 0o707, 0o777])
+def test_a_cache_that_others_can_write_is_refused(tmp_path, mode):
+  folder = tmp_path / 'cache'
+  assert storage.make_private(folder) == storage.path(folder)
+  folder.chmod(mode)
+  with pytest.raises(errors.StorageError, match='open to other users'):
+    storage.make_private(folder)
+
+
+def test_a_file_in_the_way_of_a_folder_is_named(tmp_path):
+  (tmp_path / 'file').write_text('x')
+  for folder in ('file', 'file/below'):
+    with pytest.raises(errors.StorageError, match='cannot write folder.*file'):
+      storage.make_folder(tmp_path / folder)
+
+
+def test_write_text_replaces_the_whole_file(tmp_path):
+  storage.write_text(tmp_path / 'a', 'first, and longer')
+  storage.write_text(tmp_path / 'a', 'zweiter: ä')
+  assert (tmp_path / 'a').read_text(encoding='utf-8') == 'zweiter: ä'
+  assert names(tmp_path) == ['a']
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+  tmp_path, monkeypatch
+):
+  storage.write_text(tmp_path / 'a', 'old')
+
+  def full(_):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(os, 'fsync', full)
+  with pytest.raises(errors.StorageError, match='cannot write.*No space left'):
+    storage.write_text(tmp_path / 'a', 'new')
+  assert (tmp_path / 'a').read_text() == 'old'
+  assert names(tmp_path) == ['a']
+
+
+@pytest.mark.parametrize('name', ['missing/a', 'file/a'])
+def test_a_write_to_nowhere_is_one_message(tmp_path, name):
+  (tmp_path / 'file').write_text('x')
+  for write in (storage.write_text, storage.append_text):
+    with pytest.raises(errors.StorageError, match=name):
+      write(tmp_path / name, 'text')
+
+
+def test_append_text(tmp_path):
+  storage.append_text(tmp_path / 'a', 'one\n')
+  storage.append_text(tmp_path / 'a', 'two\n')
+  assert (tmp_path / 'a').read_text() == 'one\ntwo\n'
+
+
+def test_a_published_folder_appears_whole(tmp_path):
+  (tmp_path / 'out').mkdir()  # an empty folder may be in the way
+  with storage.publish(tmp_path / 'out') as scratch:
+    (scratch / 'below').mkdir()
+    (scratch / 'below' / 'a').write_text('x')
+    assert names(tmp_path / 'out') == []
+  assert (tmp_path / 'out' / 'below' / 'a').read_text() == 'x'
+  assert names(tmp_path) == ['out']
+
+
+@pytest.mark.parametrize('error', [ValueError, KeyboardInterrupt])
+def test_a_broken_off_publication_leaves_nothing(tmp_path, error):
+  with pytest.raises(error), storage.publish(tmp_path / 'out') as scratch:
+    (scratch / 'a').write_text('x')
+    raise error
+  assert names(tmp_path) == []
+
+
+def test_a_publication_does_not_replace_what_another_published(tmp_path):
+  with (
+    pytest.raises(errors.StorageError, match='cannot publish.*not empty'),
+    storage.publish(tmp_path / 'out') as scratch,
+  ):
+    (scratch / 'a').write_text('mine')
+    (tmp_path / 'out').mkdir()
+    (tmp_path / 'out' / 'a').write_text('theirs')
+  assert (tmp_path / 'out' / 'a').read_text() == 'theirs'
+  assert names(tmp_path) == ['out']
