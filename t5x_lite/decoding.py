@@ -1,0 +1,57 @@
+"""Decoding: from inputs to token sequences."""
+
+import jax
+import jax.numpy as jnp
+
+START = 0  # what a decoder sees before its first token, as T5's does
+
+
+def greedy(model, params, tokens_BK, segments_BK, length, eos_id, prompt_BP):
+  """The likeliest token at each step.
+
+  Args:
+    model: models.Model.
+    params: its parameters.
+    tokens_BK: encoder inputs.
+    segments_BK: above 0 where they are real.
+    length: most tokens to decode.
+    eos_id: ends a sequence.
+    prompt_BP: tokens that must come first; -1 where free, P may be 0.
+
+  Returns:
+    (tokens_BL, log_probs_BL): the tokens to and with EOS, then 0, and the log
+    probability of each, 0 after the end.
+  """
+  batch = tokens_BK.shape[0]
+  forced = jnp.full((batch, length), -1, jnp.int32)
+  forced = forced.at[:, : prompt_BP.shape[1]].set(prompt_BP)
+  cache = model.start(params, tokens_BK, segments_BK, length)
+
+  def unfinished(carry):
+    _, _, _, _, done, n = carry
+    return (n < length) & ~jnp.all(done)
+
+  def step(carry):
+    cache, last, tokens, log_probs, done, n = carry
+    logits, cache = model.step(params, cache, last)
+    log_p = jax.nn.log_softmax(logits)
+    wanted = jax.lax.dynamic_index_in_dim(forced, n, axis=1, keepdims=False)
+    chosen = jnp.where(wanted >= 0, wanted, jnp.argmax(log_p, axis=-1))
+    chosen = jnp.where(done, 0, chosen).astype(jnp.int32)
+    gain = jnp.take_along_axis(log_p, chosen[:, None], axis=-1)[:, 0]
+    tokens = tokens.at[:, n].set(chosen)
+    log_probs = log_probs.at[:, n].set(jnp.where(done, 0, gain))
+    done |= chosen == eos_id
+    return cache, chosen, tokens, log_probs, done, n + 1
+
+  dtype = jnp.promote_types(jnp.dtype(model.spec.dtype), jnp.float32)
+  carry = (
+    cache,
+    jnp.full((batch,), START, jnp.int32),
+    jnp.zeros((batch, length), jnp.int32),
+    jnp.zeros((batch, length), dtype),
+    jnp.zeros((batch,), bool),
+    0,
+  )
+  _, _, tokens, log_probs, _, _ = jax.lax.while_loop(unfinished, step, carry)
+  return tokens, log_probs

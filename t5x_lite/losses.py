@@ -1,0 +1,57 @@
+"""Losses: sums and weights, divided once by whoever adds up the last of them."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+
+def cross_entropy(
+  logits_BLV, targets_BL, weights_BL, z_loss=0.0, label_smoothing=0.0
+):
+  """Cross-entropy with label smoothing and z-loss.
+
+  Smoothed targets give 1 - s to the right token and s / (V - 1) to each other;
+  their entropy is subtracted, so that a perfect prediction costs 0
+  (arXiv:1512.00567 section 7). The z-loss adds z_loss * log(Z)^2
+  (arXiv:2204.02311 section 5).
+
+  Args:
+    logits_BLV: float32 or wider.
+    targets_BL: token ids.
+    weights_BL: 1 where a token counts, else 0.
+    z_loss: its weight.
+    label_smoothing: s.
+
+  Returns:
+    (loss sum, weight sum, {name: sum} of loss, cross_ent_loss, z_loss,
+    accuracy), all scalars.
+  """
+  log_z_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
+  right_BL = jnp.take_along_axis(logits_BLV, targets_BL[..., None], -1)[..., 0]
+  cross_BL = log_z_BL - right_BL
+  if label_smoothing:
+    others = logits_BLV.shape[-1] - 1
+    on, off = 1 - label_smoothing, label_smoothing / others
+    other_BL = jnp.sum(logits_BLV, axis=-1) - right_BL
+    cross_BL = log_z_BL - on * right_BL - off * other_BL
+    entropy = -on * math.log(on) - others * off * math.log(off)
+    cross_BL = cross_BL - entropy
+  z_BL = z_loss * jnp.square(log_z_BL)
+  correct_BL = jnp.argmax(logits_BLV, axis=-1) == targets_BL
+  correct_BL = correct_BL.astype(weights_BL.dtype)
+
+  def total(x_BL):
+    return jnp.sum(x_BL * weights_BL)
+
+  loss = total(cross_BL + z_BL)
+  return (
+    loss,
+    jnp.sum(weights_BL),
+    {
+      'loss': loss,
+      'cross_ent_loss': total(cross_BL),
+      'z_loss': total(z_BL),
+      'accuracy': total(correct_BL),
+    },
+  )

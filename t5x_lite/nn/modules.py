@@ -1,0 +1,168 @@
+"""Parameters, dense layers, norms, embeddings, dropout, and their stacking."""
+
+import math
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+
+
+def at_least_float32(dtype):
+  """float32 for narrower types; float64 stays."""
+  return dtype if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)
+
+
+def normal(std):
+  return jax.nn.initializers.normal(std)
+
+
+def uniform(limit):
+  return lambda key, shape, dtype: jax.random.uniform(
+    key, shape, dtype, -limit, limit
+  )
+
+
+def truncated_normal(std):
+  """A normal cut at two deviations and widened to keep its deviation."""
+  cut = 0.87962566103423978  # the deviation of a unit normal so cut
+  return jax.nn.initializers.truncated_normal(std / cut)
+
+
+def param(rngs, shape, axes, init):
+  """A float32 parameter that knows the logical name of each of its axes."""
+  return nnx.Param(init(rngs.params(), shape, jnp.float32), axes=axes)
+
+
+class Dense(nnx.Module):
+  """A linear map written as an einsum, such as 'BLE,EHD->BLHD'."""
+
+  def __init__(self, rngs, equation, shape, axes, init):
+    self.equation = equation
+    self.kernel = param(rngs, shape, axes, init)
+
+  def __call__(self, x):
+    return jnp.einsum(self.equation, x, self.kernel[...].astype(x.dtype))
+
+
+class RMSNorm(nnx.Module):
+  """x / rms(x) * scale, arXiv:1910.07467; the mean is taken in float32."""
+
+  def __init__(self, rngs, dim):
+    self.scale = param(rngs, (dim,), ('embed',), jax.nn.initializers.ones)
+
+  def __call__(self, x_BLE):
+    wide = x_BLE.astype(at_least_float32(x_BLE.dtype))
+    mean_square = jnp.mean(wide * wide, axis=-1, keepdims=True)
+    y_BLE = (wide * jax.lax.rsqrt(mean_square + 1e-6)).astype(x_BLE.dtype)
+    return y_BLE * self.scale[None, None].astype(x_BLE.dtype)
+
+
+class Embed(nnx.Module):
+  """A table of token vectors, which may also make the logits."""
+
+  def __init__(self, rngs, vocab_size, dim):
+    self.embedding = param(
+      rngs, (vocab_size, dim), ('vocab', 'embed'), normal(1.0)
+    )
+
+  def __call__(self, ids_BL, dtype):
+    return jnp.take(self.embedding[...], ids_BL, axis=0).astype(dtype)
+
+  def logits(self, x_BLE):
+    """Tied logits, divided by sqrt(E): arXiv:1910.10683's released code."""
+    x_BLE = x_BLE.astype(at_least_float32(x_BLE.dtype))
+    x_BLE = x_BLE / math.sqrt(x_BLE.shape[-1])
+    return jnp.einsum('BLE,VE->BLV', x_BLE, self.embedding[...])
+
+
+ACTIVATIONS = {
+  'relu': jax.nn.relu,
+  'gelu': lambda x: jax.nn.gelu(x, approximate=True),
+  'gelu_exact': lambda x: jax.nn.gelu(x, approximate=False),
+  'silu': jax.nn.silu,
+}
+
+
+class Mlp(nnx.Module):
+  """Feed-forward layer, gated or plain, arXiv:2002.05202."""
+
+  def __init__(self, rngs, spec):
+    self.spec = spec
+
+    def dense(equation, shape, axes):
+      init = truncated_normal(1 / math.sqrt(shape[0]))
+      return Dense(rngs, equation, shape, axes, init)
+
+    def up():
+      shape = spec.embed_dim, spec.mlp_dim
+      return dense('BLE,EF->BLF', shape, ('embed', 'mlp'))
+
+    if spec.gated:
+      self.wi_0 = up()
+      self.wi_1 = up()
+    else:
+      self.wi = up()
+    self.wo = dense(
+      'BLF,FE->BLE', (spec.mlp_dim, spec.embed_dim), ('mlp', 'embed')
+    )
+
+  def __call__(self, x_BLE, keys_B):
+    activation = ACTIVATIONS[self.spec.activation]
+    if self.spec.gated:
+      h_BLF = activation(self.wi_0(x_BLE)) * self.wi_1(x_BLE)
+    else:
+      h_BLF = activation(self.wi(x_BLE))
+    h_BLF = dropout(h_BLF, self.spec.dropout, keys_B, site=0)
+    return self.wo(h_BLF)
+
+
+fold_in = jax.vmap(jax.random.fold_in, in_axes=(0, None))
+
+
+def dropout(x, rate, keys_B, site, share_length=True):
+  """Zeroes a share of x, by a key for each row and a number for each place.
+
+  A row's mask depends on its key alone, so the way a batch is cut into
+  microbatches and over devices can't change it.
+
+  Args:
+    x: [B, ..., L, features].
+    rate: probability of zero.
+    keys_B: a random key for each row, or None for no dropout.
+    site: tells the places of one layer apart.
+    share_length: one mask for all of the last axis but one, as T5 has it.
+  """
+  if keys_B is None or not rate:
+    return x
+  shape = list(x.shape[1:])
+  if share_length:
+    shape[-2] = 1
+  keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, shape))(
+    fold_in(keys_B, site)
+  )
+  return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)
+
+
+def stack(make, n, rngs):
+  """n modules in one: each parameter has a leading axis of layers.
+
+  Args:
+    make: builds one module from nnx.Rngs.
+    n: how many.
+    rngs: where the n keys come from.
+  """
+
+  def split(key):
+    return nnx.split(make(nnx.Rngs(params=key)))
+
+  graphdef, _ = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(params=0))))
+  params = jax.vmap(lambda key: split(key)[1])(
+    jax.random.split(rngs.params(), n)
+  )
+
+  def name_layers(p):
+    return p.replace(axes=('layers', *p.axes))
+
+  is_param = lambda x: isinstance(x, nnx.Param)
+  params = jax.tree.map(name_layers, params, is_leaf=is_param)
+  return nnx.merge(graphdef, params)

@@ -1,0 +1,211 @@
+"""The mesh of devices, and which axis of an array lies on which of its axes.
+
+Layers name the axes of their arrays; the table below is all that ties those
+names to the mesh.
+"""
+
+import math
+
+import jax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
+import numpy as np
+
+from t5x_lite import errors
+
+AXES = ('replica', 'data', 'fsdp', 'tensor', 'sequence')
+
+# A mesh axis serves one axis of an array: the first that asks for it.
+RULES = {
+  'batch': ('replica', 'data', 'fsdp'),
+  'length': ('sequence',),
+  'vocab': ('tensor',),
+  'heads': ('tensor',),
+  'mlp': ('tensor',),
+  'embed': ('fsdp',),
+  'kv': (),
+  'buckets': (),
+  'layers': (),
+}
+
+
+def mesh_shape(spec, num_devices):
+  """The sizes of the mesh's axes, with -1 filled in.
+
+  Raises:
+    ConfigError: the sizes do not multiply to the number of devices.
+  """
+  sizes = {name: getattr(spec, name) for name in AXES}
+  free = [name for name, size in sizes.items() if size == -1]
+  fixed = math.prod(size for size in sizes.values() if size != -1)
+  said = ' x '.join(f'{name} {size}' for name, size in sizes.items())
+  if len(free) > 1:
+    raise errors.ConfigError(
+      'Mesh has more than one axis of -1',
+      got=said,
+      expected='one at most; it takes the devices that the others leave',
+    )
+  if num_devices % fixed or (not free and fixed != num_devices):
+    divisors = [n for n in range(1, num_devices + 1) if not num_devices % n]
+    raise errors.ConfigError(
+      f'Mesh does not fit {num_devices} devices',
+      got=said,
+      expected=f'a product of {num_devices}',
+      fix='use axes that divide it (' + ', '.join(map(str, divisors)) + ')'
+      ' and -1 for one of them',
+    )
+  for name in free:
+    sizes[name] = num_devices // fixed
+  return sizes
+
+
+def make_mesh(spec, devices=None):
+  """The mesh of a run over all devices of the process, or over these."""
+  devices = jax.devices() if devices is None else devices
+  shape = mesh_shape(spec, len(devices))
+  return jax.make_mesh(
+    tuple(shape.values()),
+    AXES,
+    axis_types=(jax.sharding.AxisType.Auto,) * len(AXES),
+    devices=devices,
+  )
+
+
+def batch_shards(mesh_axes):
+  """Over how many devices the rows of a batch are spread."""
+  return math.prod(mesh_axes[axis] for axis in RULES['batch'])
+
+
+def check_batch(mesh_axes, batch_size, microbatches=1):
+  """Refuses a batch that the mesh can't share out evenly."""
+  shards = batch_shards(mesh_axes)
+  unit = shards * microbatches
+  if batch_size % unit:
+    below = batch_size // unit * unit
+    raise errors.ConfigError(
+      'Run.batch_size does not divide over the mesh',
+      got=f'{batch_size} rows in {microbatches} microbatch(es) over {shards}'
+      ' devices of the axes ' + ', '.join(RULES['batch']),
+      expected=f'a multiple of {unit}',
+      fix='use ' + ' or '.join(str(n) for n in (below, below + unit) if n),
+    )
+
+
+def partition_spec(shape, axes, mesh):
+  """Where an array with these logical axes lies on the mesh.
+
+  A mesh axis that does not divide its dimension is left out.
+  """
+  used, entries = set(), []
+  for size, axis in zip(shape, axes, strict=True):
+    entry, shards = [], 1
+    for name in RULES[axis]:
+      wanted = mesh.shape[name]
+      if wanted > 1 and name not in used and size % (shards * wanted) == 0:
+        entry.append(name)
+        shards *= wanted
+    used.update(entry)
+    entries.append(tuple(entry) if len(entry) > 1 else (*entry, None)[0])
+  return PartitionSpec(*entries)
+
+
+def unsharded(shapes, axes, mesh):
+  """Parameters that a rule would shard, but the mesh does not divide.
+
+  Returns:
+    {path: (shape, logical axis)}, of a nested dict.
+  """
+  found = {}
+  leaves = jax.tree_util.tree_leaves_with_path(shapes)
+  names = jax.tree.leaves(axes, is_leaf=lambda x: isinstance(x, tuple))
+  for (path, leaf), leaf_axes in zip(leaves, names, strict=True):
+    for size, axis in zip(leaf.shape, leaf_axes):
+      shards = math.prod(mesh.shape[name] for name in RULES[axis])
+      if size % shards:
+        found[path_name(path)] = leaf.shape, axis
+  return found
+
+
+def path_name(path):
+  """A tree path as a/b/c."""
+  return jax.tree_util.keystr(path, simple=True, separator='/')
+
+
+def constrain(x, axes):
+  """Lays an activation on the current mesh; nothing without a mesh."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or mesh.size == 1:
+    return x
+  return jax.lax.with_sharding_constraint(
+    x, partition_spec(x.shape, axes, mesh)
+  )
+
+
+def shardings(shapes, axes, mesh):
+  """A NamedSharding for each parameter of a nested dict."""
+  return jax.tree.map(
+    lambda leaf, names: NamedSharding(
+      mesh, partition_spec(leaf.shape, names, mesh)
+    ),
+    shapes,
+    axes,
+  )
+
+
+def state_shardings(state_shapes, shapes, axes, mesh):
+  """Shardings of an optimizer's state, whose paths contain the parameters'.
+
+  Whatever has a parameter's shape, or that with neighbouring axes merged, lies
+  where the parameter lies. The rest (counts, row and column moments) is small
+  and lies everywhere.
+  """
+  leaves = jax.tree_util.tree_leaves_with_path(shapes)
+  names = jax.tree.leaves(axes, is_leaf=lambda x: isinstance(x, tuple))
+  params = {
+    path_name(path): (leaf.shape, leaf_axes)
+    for (path, leaf), leaf_axes in zip(leaves, names, strict=True)
+  }
+
+  def place(path, leaf):
+    found = None
+    for start in range(len(path)):
+      for end in range(start + 1, len(path) + 1):
+        param = params.get(path_name(path[start:end]))
+        if param:
+          found = merge_axes(*param, leaf.shape, mesh)
+    return NamedSharding(mesh, found or PartitionSpec())
+
+  return jax.tree_util.tree_map_with_path(place, state_shapes)
+
+
+def merge_axes(shape, axes, merged_shape, mesh):
+  """The placing of an array whose neighbouring axes were merged, or None."""
+  spec = [*partition_spec(shape, axes, mesh)]
+  entries, at = [], 0
+  for size in merged_shape:
+    group = 1
+    start = at
+    while group < size and at < len(shape):
+      group *= shape[at]
+      at += 1
+    if group != size or (start == at and size != 1):
+      return None
+    # Only the outermost of merged axes may be sharded.
+    if any(spec[start + 1 : at]):
+      return None
+    entries.append(spec[start] if start < at else None)
+  return PartitionSpec(*entries) if at == len(shape) else None
+
+
+def batch_sharding(mesh):
+  """Rows of a batch over the mesh."""
+  return NamedSharding(mesh, PartitionSpec(RULES['batch']))
+
+
+def put_batch(batch, mesh):
+  """A host's numpy batch as arrays on the mesh."""
+  sharding = batch_sharding(mesh)
+  return jax.tree.map(
+    lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)),
+    batch,
+  )

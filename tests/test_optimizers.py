@@ -1,0 +1,256 @@
+"""Adafactor against an independent reference, and schedules as formulas."""
+
+import math
+
+import adafactor_reference
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from t5x_lite import optimizers
+from t5x_lite import specs
+
+STEPS = 5
+# Both sides of the 128 from which T5X factors, of matrices as T5X has them:
+# all axes but embed merged, so that heads of 64 and of 40 count together.
+AXES = {
+  'query': ('layers', 'embed', 'heads', 'kv'),
+  'query_64': ('layers', 'embed', 'heads', 'kv'),
+  'query_narrow': ('layers', 'embed', 'heads', 'kv'),
+  'out': ('layers', 'heads', 'kv', 'embed'),
+  'out_alone': ('heads', 'kv', 'embed'),
+  'wi': ('layers', 'embed', 'mlp'),
+  'wo': ('layers', 'mlp', 'embed'),
+  'wo_narrow': ('layers', 'mlp', 'embed'),
+  'zeros': ('layers', 'embed', 'mlp'),
+  'scale': ('layers', 'embed'),
+  'bias': ('layers', 'heads', 'buckets'),
+  'bias_of_stack': ('heads', 'buckets'),
+  'norm': ('embed',),
+  'embedding': ('vocab', 'embed'),
+  'embedding_small': ('vocab', 'embed'),
+}
+SHAPES = {
+  'query': (2, 128, 4, 40),
+  'query_64': (2, 130, 2, 64),
+  'query_narrow': (2, 128, 3, 42),
+  'out': (2, 4, 40, 128),
+  'out_alone': (4, 40, 128),
+  'wi': (3, 128, 136),
+  'wo': (3, 136, 128),
+  'wo_narrow': (3, 200, 127),
+  'zeros': (2, 128, 136),
+  'scale': (3, 128),
+  'bias': (2, 4, 32),
+  'bias_of_stack': (4, 32),
+  'norm': (128,),
+  'embedding': (130, 128),
+  'embedding_small': (40, 128),
+}
+FACTORED = {'query', 'query_64', 'out', 'out_alone', 'wi', 'wo', 'zeros'}
+FACTORED |= {'embedding'}
+
+
+def schedule(peak=0.3):
+  return specs.Schedule(peak=peak, warmup=2, hold=1)
+
+
+def draw(seed):
+  """Parameters, and gradients whose scales differ by layer, leaf and step."""
+  rng = np.random.default_rng(seed)
+
+  def gradient(shape):
+    scale = 10 ** rng.uniform(-3, 3, (shape[0],) + (1,) * (len(shape) - 1))
+    rows = rng.uniform(0.1, 10, shape[-1:])
+    return scale * rows * rng.standard_normal(shape)
+
+  params = {
+    name: rng.uniform(0.1, 2) * rng.standard_normal(shape)
+    for name, shape in SHAPES.items()
+  }
+  params['zeros'] *= 0
+  grads = [{k: gradient(v) for k, v in SHAPES.items()} for _ in range(STEPS)]
+  for grad in grads:
+    grad['embedding'][7:60] = 0  # tokens that did not occur
+  return params, grads
+
+
+def matrices(name, x):
+  """T5X's tensors of one of ours: a list, of one for each layer."""
+  axes = AXES[name]
+  layers = x if axes[0] == 'layers' else x[None]
+  axes = [axis for axis in axes if axis != 'layers']
+  if len(axes) < 3:
+    return list(layers)
+  shape = (x.shape[axes.index('embed') - len(axes)], -1)
+  return [
+    y.reshape(shape if axes[0] == 'embed' else shape[::-1]) for y in layers
+  ]
+
+
+def run_reference(spec, params, grads, rates):
+  if spec.clip_norm is not None:
+    grads = [
+      dict(
+        zip(
+          g,
+          adafactor_reference.clip_by_global_norm(g.values(), spec.clip_norm),
+          strict=True,
+        )
+      )
+      for g in grads
+    ]
+  choices = {
+    name: getattr(spec, name)
+    for name in (
+      'decay_rate',
+      'clip_threshold',
+      'parameter_scale',
+      'min_scale',
+      'factored',
+      'beta1',
+    )
+  }
+  moved = {}
+  for name, param in params.items():
+    by_step = [matrices(name, grad[name]) for grad in grads]
+    after = [
+      adafactor_reference.run(layer, by_layer, rates, **choices)
+      for layer, *by_layer in zip(matrices(name, param), *by_step, strict=True)
+    ]
+    moved[name] = np.stack(after).reshape(param.shape) - param
+  return moved
+
+
+def run_ours(spec, params, grads):
+  tx = optimizers.build(spec, AXES, STEPS)
+  state, now = tx.init(params), params
+  step = jax.jit(tx.update)
+  for grad in grads:
+    updates, state = step(grad, state, now)
+    now = optax.apply_updates(now, updates)
+  return {name: np.asarray(now[name]) - params[name] for name in params}
+
+
+@pytest.mark.parametrize(
+  'choices',
+  [
+    {},
+    {'clip_threshold': 0.25, 'decay_rate': 0.7, 'min_scale': 0.5},
+    {'clip_threshold': 1e3, 'parameter_scale': False},
+    {'beta1': 0.9},
+    {'factored': False, 'beta1': 0.9, 'clip_norm': 1.0},
+  ],
+  ids=str,
+)
+def test_adafactor_equals_reference(choices):
+  spec = specs.Adafactor(schedule=schedule(), **choices)
+  params, grads = draw(seed=len(choices))
+  rates = [0.15, 0.3, 0.3, 0.3, 0.3 * math.sqrt(3 / 4)]
+  expected = run_reference(spec, params, grads, rates)
+  with jax.enable_x64(True):
+    got = run_ours(spec, jax.tree.map(jnp.asarray, params), grads)
+  for name in params:
+    assert got[name].dtype == np.float64
+    np.testing.assert_allclose(
+      got[name],
+      expected[name],
+      rtol=1e-6,
+      atol=1e-6 * np.abs(expected[name]).max(),
+      err_msg=name,
+    )
+
+
+def test_adafactor_in_float32():
+  spec = specs.Adafactor(schedule=schedule(), beta1=0.9)
+  params, grads = draw(seed=9)
+  rates = [0.15, 0.3, 0.3, 0.3, 0.3 * math.sqrt(3 / 4)]
+  expected = run_reference(spec, params, grads, rates)
+  params, grads = jax.tree.map(np.float32, (params, grads))
+  got = run_ours(spec, params, grads)
+  for name in params:
+    largest = np.abs(expected[name]).max()
+    np.testing.assert_allclose(got[name], expected[name], atol=1e-5 * largest)
+
+
+def test_gradients_here_are_clipped_and_not():
+  params, grads = draw(seed=0)
+
+  def moved(steps, threshold):
+    spec = specs.Adafactor(schedule=schedule(), clip_threshold=threshold)
+    return run_reference(spec, params, grads[:steps], [0.1] * steps)
+
+  differ = {
+    name
+    for name in params
+    if not np.allclose(moved(STEPS, 1.0)[name], moved(STEPS, 1e9)[name])
+  }
+  assert len(differ) > len(params) / 2
+  np.testing.assert_allclose(moved(1, 1.0)['norm'], moved(1, 1e9)['norm'])
+
+
+def test_zeros_move_by_the_least_scale():
+  spec = specs.Adafactor(schedule=schedule(0.01), min_scale=1e-3)
+  params = {'zeros': jnp.zeros(SHAPES['zeros'])}
+  grads = {'zeros': jnp.sign(draw(seed=1)[1][0]['zeros'])}
+  tx = optimizers.build(spec, {'zeros': AXES['zeros']}, STEPS)
+  updates, _ = tx.update(grads, tx.init(params), params)
+  # first rate 0.01 / 2 in the warm-up, times the least scale
+  np.testing.assert_allclose(
+    updates['zeros'], -0.5e-5 * grads['zeros'], rtol=1e-5
+  )
+
+
+@pytest.mark.parametrize('name', SHAPES)
+def test_state_is_factored_where_t5x_factors(name):
+  spec = specs.Adafactor(schedule=schedule())
+  leaf = jax.ShapeDtypeStruct(SHAPES[name], jnp.float32)
+  tx = optimizers.build(spec, {name: AXES[name]}, STEPS)
+  state = jax.eval_shape(tx.init, {name: leaf})
+  size = sum(math.prod(x.shape) for x in jax.tree.leaves(state))
+  assert (size < leaf.size / 10) == (name in FACTORED)
+
+
+def rates(steps, at, **choices):
+  rate = optimizers.learning_rate(specs.Schedule(**choices), steps)
+  return [float(rate(step)) for step in at]
+
+
+def test_t5_schedule():
+  at = [0, 1, 9_999, 10_000, 10_001, 40_000, 1_000_000]
+  got = rates(1_000_001, at, peak=0.01, hold=10_000)
+  expected = [1 / math.sqrt(max(step, 10_000)) for step in at]
+  np.testing.assert_allclose(got, expected, rtol=1e-6)
+  assert got[-1] == pytest.approx(0.001)
+
+
+def test_warmup_wastes_no_step():
+  got = rates(100, range(6), peak=0.2, warmup=4, decay='constant')
+  np.testing.assert_allclose(got, [0.05, 0.1, 0.15, 0.2, 0.2, 0.2], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'decay, share',
+  [
+    ('rsqrt', lambda t: math.sqrt(10 / (10 + 90 * t))),
+    ('linear', lambda t: 1 - 0.9 * t),
+    ('cosine', lambda t: 0.1 + 0.9 * (1 + math.cos(math.pi * t)) / 2),
+    ('constant', lambda t: 1.0),
+  ],
+)
+def test_decays_start_at_the_hold_and_end_at_the_last_step(decay, share):
+  at = [7, 10, 11, 40, 55, 99, 100]
+  got = rates(101, at, peak=0.5, warmup=4, hold=6, decay=decay, end=0.05)
+  expected = [0.5 * share(max(step - 10, 0) / 90) for step in at]
+  np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize('decay', ['rsqrt', 'linear', 'cosine', 'constant'])
+def test_schedule_is_finite_at_its_edges(decay):
+  for steps, warmup, hold in [(1, 0, 0), (1, 5, 5), (2, 1, 0), (2, 2, 0)]:
+    got = rates(
+      steps, [0, 1, 2], peak=1.0, warmup=warmup, hold=hold, decay=decay
+    )
+    assert np.all(np.isfinite(got)) and 0 < got[0] <= 1

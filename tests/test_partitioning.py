@@ -1,0 +1,86 @@
+"""Meshes, and where arrays lie on them."""
+
+import jax
+import pytest
+
+from t5x_lite import errors
+from t5x_lite import partitioning
+from t5x_lite import specs
+
+P = jax.sharding.PartitionSpec
+
+
+def mesh(**axes):
+  return partitioning.make_mesh(specs.Mesh(**axes))
+
+
+def test_minus_one_takes_the_rest():
+  assert mesh(fsdp=2, tensor=2).shape['data'] == 2
+  assert mesh(data=1, fsdp=-1).shape['fsdp'] == 8
+
+
+@pytest.mark.parametrize(
+  'axes, said',
+  [
+    ({'data': 2, 'fsdp': 2}, 'a product of 8'),  # t5x: used 4 of 8 silently
+    ({'data': 16}, 'a product of 8'),
+    ({'tensor': 3}, '1, 2, 4, 8'),
+    ({'data': -1, 'fsdp': -1}, 'one at most'),
+  ],
+)
+def test_wrong_meshes_are_refused(axes, said):
+  with pytest.raises(errors.ConfigError, match=said):
+    mesh(**axes)
+
+
+def test_wrong_batches_are_refused_with_those_that_fit():
+  shape = mesh(data=4, tensor=2).shape
+  with pytest.raises(errors.ConfigError, match='use 4 or 8'):
+    partitioning.check_batch(shape, 6)
+  with pytest.raises(errors.ConfigError, match='use 8 or 16'):
+    partitioning.check_batch(shape, 12, microbatches=2)
+  partitioning.check_batch(shape, 16, microbatches=2)
+
+
+def test_rules():
+  m = mesh(data=1, fsdp=2, tensor=4)
+
+  def place(shape, *axes):
+    return partitioning.partition_spec(shape, axes, m)
+
+  assert place((16, 8), 'vocab', 'embed') == P('tensor', 'fsdp')
+  assert place((3, 8, 4, 5), 'layers', 'embed', 'heads', 'kv') == P(
+    None, 'fsdp', 'tensor', None
+  )
+  # The batch takes fsdp, so the stream's width can't have it too.
+  assert place((4, 6, 8), 'batch', 'length', 'embed') == P('fsdp', None, None)
+  # Six heads do not divide over four devices: they lie on all of them.
+  assert place((8, 6, 5), 'embed', 'heads', 'kv') == P('fsdp', None, None)
+
+
+def test_what_is_left_whole_is_told():
+  m = mesh(data=2, tensor=4)
+  found = partitioning.unsharded(
+    {'q': jax.ShapeDtypeStruct((8, 6, 5), 'float32')},
+    {'q': ('embed', 'heads', 'kv')},
+    m,
+  )
+  assert found == {'q': ((8, 6, 5), 'heads')}
+
+
+def test_merged_axes_keep_their_place():
+  m = mesh(data=2, fsdp=2, tensor=2)
+  shape, axes = (3, 8, 4, 5), ('layers', 'embed', 'heads', 'kv')
+  assert partitioning.merge_axes(shape, axes, (3, 8, 20), m) == P(
+    None, 'fsdp', 'tensor'
+  )
+  assert partitioning.merge_axes(shape, axes, shape, m) == P(
+    None, 'fsdp', 'tensor', None
+  )
+  assert partitioning.merge_axes(shape, axes, (3, 32, 5), m) is None
+  assert partitioning.merge_axes(shape, axes, (3, 8), m) is None
+
+
+def test_constrain_is_nothing_without_a_mesh():
+  x = jax.numpy.ones((4, 2))
+  assert partitioning.constrain(x, ('batch', 'embed')) is x
