@@ -1,0 +1,299 @@
+"""Span corruption, arXiv:1910.10683 section 3.1.4, for whole batches at once.
+
+Masked spans leave the inputs, each for a sentinel; the targets are the spans,
+each after its sentinel. Letters of shapes: B rows, L tokens of a row, K spans
+of a row, S places where a row can be cut.
+"""
+
+import numpy as np
+
+from t5x_lite import errors
+from t5x_lite.corruptions import features as feature_lib
+
+MIN_LENGTH = 2  # the shortest text with something to mask and something to see
+
+
+def span_counts(lengths, density, mean_span):
+  """Masked tokens and spans of texts of these lengths; halves go to even."""
+  lengths = np.asarray(lengths)
+  noise = np.round(lengths * density).astype(int).clip(1, lengths - 1)
+  spans = np.round(noise / mean_span).astype(int).clip(1, None)
+  return noise, np.minimum(spans, lengths - noise)
+
+
+def random_spans_lengths(inputs_length, density, mean_span):
+  """How much text fills `inputs_length`, and the length of its targets.
+
+  T5's `random_spans_helper`, of which 512 inputs give 568 and 114. Both
+  results count what the text becomes: sentinels and EOS included.
+
+  Args:
+    inputs_length: tokens of the inputs, after corruption.
+    density: share of the tokens that are masked.
+    mean_span: mean tokens in a masked span.
+
+  Returns:
+    (tokens of text, tokens of targets).
+  """
+
+  def corrupted(length):
+    noise = round(length * density)
+    spans = round(noise / mean_span)
+    return length - noise + spans + 1, noise + spans + 1
+
+  length = inputs_length - 1
+  while corrupted(length + 1)[0] <= inputs_length:
+    length += 1
+  targets_length = corrupted(length)[1]
+  if density == 0.5 and targets_length > inputs_length:
+    return length - 1, targets_length - 1
+  return length, targets_length
+
+
+def _random_cuts(total_B, parts_B, bits_BS):
+  """Ends of the parts of a uniformly random composition, [B, K].
+
+  Cutting n things into k runs is choosing k - 1 of the n - 1 places between
+  them: here the places of the smallest keys. Rows of fewer parts than K repeat
+  their total.
+  """
+  places_S = np.arange(bits_BS.shape[1], dtype=np.uint64)
+  # The place in the low bits makes keys distinct, so that the choice does not
+  # hang on how a version of NumPy partitions.
+  keys_BS = bits_BS.astype(np.uint64) << 32 | places_S
+  keys_BS[places_S >= (total_B - 1)[:, None]] = np.iinfo(np.uint64).max
+  cuts = parts_B.max() - 1
+  if not cuts:
+    return total_B[:, None]
+  keys_BK = np.sort(np.partition(keys_BS, cuts - 1, axis=1)[:, :cuts], axis=1)
+  ends_BK = (keys_BK & 0xFFFFFFFF).astype(int) + 1
+  surplus_BK = np.arange(cuts) >= (parts_B - 1)[:, None]
+  ends_BK = np.sort(np.where(surplus_BK, total_B[:, None], ends_BK), axis=1)
+  return np.concatenate([ends_BK, total_B[:, None]], axis=1)
+
+
+def noise_spans(lengths_B, density, mean_span, draw):
+  """Where the masked spans of texts of these lengths start and end.
+
+  Visible and masked tokens are each cut into as many runs, all ways equally
+  likely, and the runs alternate: visible first, masked last.
+
+  Args:
+    lengths_B: tokens of each text, at least 2.
+    density: share of the tokens that are masked.
+    mean_span: mean tokens in a masked span.
+    draw: n -> uint32 [B, n], random words of each row.
+
+  Returns:
+    starts and ends, [B, K]; rows of fewer than K spans go on with empty ones
+    at their end.
+  """
+  noise_B, spans_B = span_counts(lengths_B, density, mean_span)
+  visible_B = lengths_B - noise_B
+  slots = noise_B.max() - 1, visible_B.max() - 1
+  words_BS = draw(sum(slots))
+  noise_BK = _random_cuts(noise_B, spans_B, words_BS[:, : slots[0]])
+  visible_BK = _random_cuts(visible_B, spans_B, words_BS[:, slots[0] :])
+  before_BK = np.pad(noise_BK, ((0, 0), (1, 0)))[:, :-1]
+  return visible_BK + before_BK, visible_BK + noise_BK
+
+
+def noise_mask(starts_BK, ends_BK, width):
+  """The masked tokens of rows, bool [B, width]."""
+  row_J, span_J = np.nonzero(starts_BK < ends_BK)
+  steps_BL = np.zeros((len(starts_BK), width + 1), np.int8)
+  steps_BL[row_J, starts_BK[row_J, span_J]] = 1
+  steps_BL[row_J, ends_BK[row_J, span_J]] = -1
+  return np.cumsum(steps_BL[:, :-1], axis=1, dtype=np.int8).astype(bool)
+
+
+def _fill(rows, width, counts_B, flat, pad_id):
+  """Rows of `counts_B` values each, taken from `flat` in turn, then padding."""
+  filled_BL = np.full((rows, width), pad_id, np.int32)
+  filled_BL[np.arange(width) < counts_B[:, None]] = flat
+  return filled_BL
+
+
+def corrupt(tokens_BL, lengths_B, starts_BK, ends_BK, vocabulary, widths):
+  """Inputs and targets for given spans.
+
+  Args:
+    tokens_BL: texts, as token ids.
+    lengths_B: tokens of each.
+    starts_BK: first tokens of the spans, in order, at least one token apart.
+    ends_BK: tokens after the spans; empty spans count as none.
+    vocabulary: has `sentinel(i)`, `eos_id` and `pad_id`.
+    widths: tokens of inputs and targets rows, enough for the longest.
+
+  Returns:
+    inputs int32 [B, widths[0]], their lengths [B], targets int32
+    [B, widths[1]], their lengths [B]. EOS ends both.
+  """
+  rows, width = tokens_BL.shape
+  row_J, span_J = np.nonzero(starts_BK < ends_BK)
+  start_J, end_J = starts_BK[row_J, span_J], ends_BK[row_J, span_J]
+  sentinel_J = vocabulary.sentinel(span_J)
+  spans_B = np.bincount(row_J, minlength=rows)
+  noise_BL = noise_mask(starts_BK, ends_BK, width)
+  noise_B = noise_BL.sum(axis=1)
+
+  values_BL = tokens_BL.copy()
+  values_BL[row_J, start_J] = sentinel_J
+  keep_BL = (np.arange(width) < lengths_B[:, None]) & ~noise_BL
+  keep_BL[row_J, start_J] = True
+  inputs_B = lengths_B - noise_B + spans_B
+  inputs_BL = _fill(
+    rows, widths[0], inputs_B, values_BL[keep_BL], vocabulary.pad_id
+  )
+
+  size_J = end_J - start_J
+  place_J = np.cumsum(size_J) - size_J + np.arange(len(size_J))
+  is_token = np.ones(size_J.sum() + len(size_J), bool)
+  is_token[place_J] = False
+  flat = np.empty(len(is_token), np.int32)
+  flat[place_J] = sentinel_J
+  flat[is_token] = tokens_BL[noise_BL]
+  targets_B = noise_B + spans_B
+  targets_BL = _fill(rows, widths[1], targets_B, flat, vocabulary.pad_id)
+
+  inputs_BL[np.arange(rows), inputs_B] = vocabulary.eos_id
+  targets_BL[np.arange(rows), targets_B] = vocabulary.eos_id
+  return inputs_BL, inputs_B + 1, targets_BL, targets_B + 1
+
+
+def merge(inputs, targets, vocabulary):
+  """The text that inputs and targets came from, as a list of token ids.
+
+  Both end at their EOS. A sentinel without a span in the targets stands for
+  nothing; of two spans with the same sentinel the first counts.
+  """
+  spans, span = {}, []
+  for token in targets:
+    if token == vocabulary.eos_id:
+      break
+    if vocabulary.is_sentinel(token):
+      span = []
+      spans.setdefault(int(token), span)
+    else:
+      span.append(int(token))
+  merged = []
+  for token in inputs:
+    if token == vocabulary.eos_id:
+      break
+    if vocabulary.is_sentinel(token):
+      merged += spans.get(int(token), [])
+    else:
+      merged.append(int(token))
+  return merged
+
+
+# -- the objective ------------------------------------------------------------
+
+
+def check(objective, lengths, vocabulary):
+  """Refuses what can't be trained.
+
+  Args:
+    objective: specs.SpanCorruption.
+    lengths: tokens of each feature, as `Data.lengths`.
+    vocabulary: the vocabulary.
+
+  Raises:
+    errors.ConfigError: names the numbers and what to change.
+  """
+  if 'inputs' not in lengths:
+    raise errors.ConfigError(
+      "Data.lengths has no 'inputs'", got=f'{lengths}', expected="{'inputs': n}"
+    )
+  for name in lengths:
+    if name not in ('inputs', 'targets'):
+      raise errors.ConfigError(
+        'Data.lengths names a feature that span corruption does not have',
+        got=name,
+        choices=('inputs', 'targets'),
+      )
+  length = raw_length(objective, lengths)
+  if length < MIN_LENGTH:
+    raise errors.ConfigError(
+      "Data.lengths['inputs'] is too short for span corruption",
+      got=lengths['inputs'],
+      expected='3 or more',
+    )
+  noise, spans = span_counts(length, objective.density, objective.mean_span)
+  if round(noise / objective.mean_span) > spans:
+    raise errors.ConfigError(
+      'SpanCorruption asks for more spans than there are visible tokens',
+      got=f'{length - noise} visible tokens of {length}',
+      expected=f'{round(noise / objective.mean_span)} or more',
+      fix='lower SpanCorruption.density or raise SpanCorruption.mean_span',
+    )
+  targets = feature_lengths(objective, lengths)['targets']
+  if targets < noise + spans + 1:
+    raise errors.ConfigError(
+      "Data.lengths['targets'] is too short for SpanCorruption",
+      got=targets,
+      expected=f'{noise + spans + 1} or more for {lengths["inputs"]} inputs',
+      fix='leave it out: it is then as long as it has to be',
+    )
+  if vocabulary.eos_id < 0:
+    raise errors.ConfigError(
+      'the vocabulary has no end-of-sequence piece',
+      where='Data.vocabulary',
+      fix='train one with `t5x_lite vocab`',
+    )
+  if spans > vocabulary.sentinels:
+    raise errors.ConfigError(
+      'SpanCorruption needs more sentinels than the vocabulary has',
+      got=f'{vocabulary.sentinels} sentinels',
+      expected=f'{spans}, one for each masked span of {length} tokens',
+      fix='raise Data.extra_ids or SpanCorruption.mean_span, or lower '
+      "Data.lengths['inputs']",
+    )
+
+
+def feature_lengths(objective, lengths):
+  """The lengths of inputs and targets; unless given, targets just fit."""
+  noise, spans = span_counts(
+    raw_length(objective, lengths), objective.density, objective.mean_span
+  )
+  return {'targets': int(noise + spans) + 1} | lengths
+
+
+def raw_length(objective, lengths):
+  """Tokens of text that make one example.
+
+  T5's count; where that holds so few tokens that T5 rounds to no span at all,
+  less by the one that a sentinel takes.
+  """
+  density, mean_span = objective.density, objective.mean_span
+  length, _ = random_spans_lengths(lengths['inputs'], density, mean_span)
+  while length >= MIN_LENGTH:
+    noise, spans = span_counts(length, density, mean_span)
+    if length - noise + spans + 1 <= lengths['inputs']:
+      break
+    length -= 1
+  return length
+
+
+def features(objective, tokens_BL, lengths_B, draw, vocabulary, lengths):
+  """A batch of examples.
+
+  Args:
+    objective: specs.SpanCorruption.
+    tokens_BL: int32, texts of at most `raw_length` tokens.
+    lengths_B: tokens of each, at least MIN_LENGTH.
+    draw: n -> uint32 [B, n], random words of each row.
+    vocabulary: the vocabulary.
+    lengths: tokens of each feature, as of `feature_lengths`.
+
+  Returns:
+    The dict of `corruptions.features.encoder_decoder`.
+  """
+  starts_BK, ends_BK = noise_spans(
+    lengths_B, objective.density, objective.mean_span, draw
+  )
+  widths = lengths['inputs'], lengths['targets']
+  corrupted = corrupt(
+    tokens_BL, lengths_B, starts_BK, ends_BK, vocabulary, widths
+  )
+  return feature_lib.encoder_decoder(*corrupted, vocabulary.pad_id)

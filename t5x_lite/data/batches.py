@@ -1,0 +1,150 @@
+"""Batches as a pure function of the run and the data position.
+
+Example n of the endless stream of a split of N examples is in epoch n // N, and
+is there the permutation(n % N)-th of the split. Its corruption depends on the
+seed, the epoch and which example it is, on nothing else.
+"""
+
+import functools
+
+import grain
+import numpy as np
+
+from t5x_lite import corruptions
+from t5x_lite import errors
+from t5x_lite.corruptions import random_bits
+from t5x_lite.data import order
+
+_EVALUATION_SEED = 0  # the same for all runs, so that they can be compared
+
+
+def check(run, vocabulary):
+  """Refuses a run that this vocabulary can't serve.
+
+  Args:
+    run: specs.Run.
+    vocabulary: the vocabulary.
+
+  Raises:
+    errors.ConfigError: names the numbers and what to change.
+  """
+  if vocabulary.size > run.model.vocab_size:
+    raise errors.ConfigError(
+      f'vocabulary has {vocabulary.size} ids > Transformer.vocab_size '
+      f'{run.model.vocab_size}',
+      where=run.data.vocabulary,
+      fix=f'--gin.Transformer.vocab_size={-(-vocabulary.size // 128) * 128}',
+    )
+  corruptions.OBJECTIVES[type(run.objective)].check(
+    run.objective, run.data.lengths, vocabulary
+  )
+
+
+def feature_lengths(run):
+  """Tokens of each feature of an example, a dict."""
+  corruption = corruptions.OBJECTIVES[type(run.objective)]
+  return corruption.feature_lengths(run.objective, run.data.lengths)
+
+
+class Batches:
+  """The examples of one split.
+
+  An example is so many tokens of the split in a row, across documents, as the
+  objective fills its lengths with. What is left at the end is an example too,
+  a shorter one, if the objective can make one of it (span corruption needs two
+  tokens).
+
+  Attributes:
+    num_examples: examples in an epoch.
+    fingerprint: of the corpus and the vocabulary.
+  """
+
+  def __init__(self, run, store, vocabulary, split):
+    """Makes the batches of a split.
+
+    Args:
+      run: specs.Run.
+      store: the Store of its corpus.
+      vocabulary: the vocabulary.
+      split: 'train' or 'validation'.
+
+    Raises:
+      errors.ConfigError: as `check`.
+      errors.DataError: the split is missing or makes no example.
+    """
+    check(run, vocabulary)
+    self._objective, self._lengths = run.objective, feature_lengths(run)
+    self._seed, self._vocabulary = run.seed, vocabulary
+    self._corruption = corruptions.OBJECTIVES[type(run.objective)]
+    self._raw = self._corruption.raw_length(run.objective, run.data.lengths)
+    self._tokens = store.split(split)
+    whole, rest = divmod(self._tokens.num_tokens, self._raw)
+    self.num_examples = whole + (rest >= self._corruption.MIN_LENGTH)
+    self.fingerprint = store.fingerprint
+    if not self.num_examples:
+      raise errors.DataError(
+        f"split '{split}' has no example",
+        where=run.data.corpus,
+        got=f'{self._tokens.num_tokens} tokens in '
+        f'{self._tokens.num_documents} documents',
+        expected=f'{self._corruption.MIN_LENGTH} tokens or more',
+      )
+
+  def at(self, position, size):
+    """The `size` examples from `position` on: the batch contract, as a dict."""
+    places_B = np.arange(position, position + size)
+    epoch_B, place_B = np.divmod(places_B, self.num_examples)
+    index_B = order.permutation(self.num_examples, self._seed, epoch_B, place_B)
+    return self._examples(self._seed, epoch_B, index_B)
+
+  def _examples(self, seed, epoch_B, index_B):
+    start_B = index_B * self._raw
+    lengths_B = np.minimum(self._raw, self._tokens.num_tokens - start_B)
+    return self._corruption.features(
+      self._objective,
+      self._tokens.rows(start_B, self._raw),
+      lengths_B,
+      functools.partial(random_bits.bits, seed, 'corruption', epoch_B, index_B),
+      self._vocabulary,
+      self._lengths,
+    )
+
+  def evaluation(self, size, limit=None):
+    """Batches of each example once, in order, corrupted always alike.
+
+    Args:
+      size: examples in a batch; the last is filled up with rows whose segment
+        ids and loss weights are 0.
+      limit: at most so many examples, evenly spread over the split.
+
+    Yields:
+      The batch contract, as a dict.
+    """
+    count = min(limit or self.num_examples, self.num_examples)
+    index = np.arange(count) * self.num_examples // count
+    for i in range(0, count, size):
+      index_B = index[i : i + size]
+      batch = self._examples(_EVALUATION_SEED, np.zeros_like(index_B), index_B)
+      lacking = size - len(index_B)
+      yield {
+        name: np.pad(rows, [(0, lacking)] + [(0, 0)] * (rows.ndim - 1))
+        for name, rows in batch.items()
+      }
+
+
+def prefetch(batches, position, size):
+  """(position, batch) from a position on, without end, made ahead of need.
+
+  Args:
+    batches: Batches.
+    position: examples consumed before.
+    size: examples in a batch.
+  """
+
+  def read(i):
+    start = position + int(i) * size
+    return start, batches.at(start, size)
+
+  stream = grain.MapDataset.range(np.iinfo(np.int64).max // size).map(read)
+  options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
+  return iter(stream.to_iter_dataset(options))

@@ -1,0 +1,290 @@
+"""Tokenises a corpus into a store, once."""
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+
+from array_record.python import array_record_module
+import numpy as np
+
+from t5x_lite import errors
+from t5x_lite import storage
+from t5x_lite.data import corpora
+from t5x_lite.data import sources
+from t5x_lite.data import store
+
+_BLOCK = 4096  # numbers in a record
+_SHARD = 1 << 26  # numbers in a shard
+_BATCH = 1 << 22  # characters that are tokenised at once
+_OPTIONS = 'group_size:1,uncompressed'  # each record is read alone
+_ABANDONED = 86400  # seconds after which an unfinished store is deleted
+
+
+@contextlib.contextmanager
+def _writing(folder):
+  """ArrayRecord's errors, as ours."""
+  try:
+    yield
+  except RuntimeError as e:
+    raise errors.StorageError(
+      'cannot write', where=folder, got=str(e).split(';')[0]
+    ) from e
+
+
+class _ArrayWriter:
+  """Appends numbers to one array of a split."""
+
+  def __init__(self, folder, name, dtype):
+    self._folder, self._name = folder, name
+    self._dtype = np.dtype(dtype)
+    self._shards = []  # the lengths of those begun
+    self._writer, self._pending, self._held = None, [], 0
+
+  def append(self, values):
+    """Adds an array of numbers."""
+    self._pending.append(values.astype(self._dtype))
+    self._held += len(values)
+    if self._held >= 64 * _BLOCK:
+      self._write(_BLOCK)
+
+  def _write(self, least):
+    """Writes whole blocks while at least `least` numbers are held."""
+    values = np.concatenate([*self._pending, np.empty(0, self._dtype)])
+    at = 0
+    with _writing(self._folder):
+      while len(values) - at >= least:
+        if self._writer is None or self._shards[-1] >= _SHARD:
+          self._begin_shard()
+        block = values[at : at + _BLOCK]
+        self._writer.write(block.tobytes())
+        self._shards[-1] += len(block)
+        at += len(block)
+    self._pending, self._held = [values[at:]], len(values) - at
+
+  def _begin_shard(self):
+    if self._writer:
+      self._writer.close()
+    path = self._folder / f'{self._name}-{len(self._shards)}'
+    self._writer = array_record_module.ArrayRecordWriter(str(path), _OPTIONS)
+    self._shards.append(0)
+
+  def close(self):
+    """Ends the array; returns its part of the manifest."""
+    self._write(1)
+    if self._writer:
+      with _writing(self._folder):
+        self._writer.close()
+    shards, count = [], len(self._shards)
+    for i, length in enumerate(self._shards):
+      name = f'{self._name}.arrayrecord-{i:05d}-of-{count:05d}'
+      path = self._folder / name
+      os.rename(self._folder / f'{self._name}-{i}', path)
+      shards.append(
+        {
+          'file': name,
+          'length': length,
+          'bytes': os.path.getsize(path),
+          'sha256': store.sha256(path),
+        }
+      )
+    return {
+      'dtype': self._dtype.str,
+      'block': _BLOCK,
+      'length': sum(self._shards),
+      'shards': shards,
+    }
+
+
+class _SplitWriter:
+  """Appends documents to one split."""
+
+  def __init__(self, folder, vocabulary):
+    folder.mkdir()
+    self._vocabulary = vocabulary
+    self._tokens = _ArrayWriter(
+      folder, 'tokens', '<u2' if vocabulary.size <= 1 << 16 else '<u4'
+    )
+    self._documents = _ArrayWriter(folder, 'documents', '<i8')
+    self.length = self.unknown = 0
+
+  def append(self, texts):
+    documents = self._vocabulary.encode_batch(texts)
+    tokens = np.concatenate(documents)
+    if tokens.size and (
+      tokens.min() < 0 or tokens.max() >= self._vocabulary.size
+    ):
+      raise errors.DataError(
+        'tokenizer gave an id that the vocabulary does not have',
+        got=f'{tokens.min()} to {tokens.max()}',
+        expected=f'0 to {self._vocabulary.size - 1}',
+      )
+    ends = np.cumsum([len(document) for document in documents])
+    starts = self.length + np.concatenate([[0], ends[:-1]])
+    self._tokens.append(tokens)
+    self._documents.append(starts)
+    self.length += len(tokens)
+    self.unknown += int((tokens == self._vocabulary.unk_id).sum())
+
+  def close(self):
+    return {
+      'arrays': {
+        'tokens': self._tokens.close(),
+        'documents': self._documents.close(),
+      },
+      'unknown': self.unknown,
+    }
+
+
+def write(folder, documents, vocabulary, manifest, progress=None):
+  """Writes a store into an existing empty folder, its manifest last.
+
+  Args:
+    folder: a local folder.
+    documents: iterable of (split, text).
+    vocabulary: the vocabulary.
+    manifest: function of no arguments, called at the end: the rest of the
+      manifest.
+    progress: called now and then with the number of tokens so far.
+
+  Raises:
+    errors.DataError: the tokenizer gave an unknown id, or what `documents`
+      raises.
+  """
+  folder = storage.path(folder)
+  writers, texts, size = {}, {}, 0
+
+  def flush():
+    for split, batch in texts.items():
+      if split not in writers:
+        writers[split] = _SplitWriter(folder / split, vocabulary)
+      writers[split].append(batch)
+    texts.clear()
+    if progress:
+      progress(sum(writer.length for writer in writers.values()))
+
+  for split, text in documents:
+    texts.setdefault(split, []).append(text)
+    size += len(text)
+    if size >= _BATCH:
+      flush()
+      size = 0
+  flush()
+  splits = {split: writer.close() for split, writer in writers.items()}
+  whole = {'format': store.FORMAT, 'splits': splits} | manifest()
+  storage.write_text(
+    folder / 'manifest.json', json.dumps(whole, indent=1, ensure_ascii=False)
+  )
+
+
+def _fingerprint(identity, vocabulary, held_out):
+  """A digest of everything that the tokens of a store depend on."""
+  parts = {
+    'format': store.FORMAT,
+    'corpus': identity,
+    'vocabulary': vocabulary.fingerprint,
+    'held_out': float(held_out),
+  }
+  return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def open_or_build(data, vocabulary, progress=None):
+  """The store of a corpus, made if there is none yet.
+
+  It lies in `Data.store`, else in the user's cache, under a name that contains
+  its fingerprint: a changed corpus or vocabulary is another store.
+
+  Args:
+    data: specs.Data.
+    vocabulary: the vocabulary.
+    progress: called while a store is made, with the tokens so far and the share
+      of the corpus that is read, or None where its size is not known.
+
+  Returns:
+    A Store.
+
+  Raises:
+    errors.DataError: the corpus is missing or broken, or the store damaged.
+  """
+  corpus = corpora.find(data)
+  identity = corpus.identity()
+  held_out = 0.0 if 'validation' in corpus.splits else data.held_out
+  fingerprint = _fingerprint(identity, vocabulary, held_out)
+  root = data.store or storage.cache_dir() / 'stores'
+  if not storage.is_local(root):
+    raise errors.DataError(
+      'tokenised corpora are kept on local disks',
+      where='Data.store',
+      got=root,
+      expected='a local folder',
+    )
+  folder = storage.path(root) / f'{corpus.name}-{fingerprint[:16]}'
+  if not (folder / 'manifest.json').exists():
+    _build(folder, data, vocabulary, corpus, identity, fingerprint, progress)
+  found = store.Store(folder)
+  if found.fingerprint != fingerprint:
+    raise errors.DataError(
+      'tokenised corpus is of other text or another vocabulary',
+      where=folder,
+      got=f'fingerprint {found.fingerprint[:16]}',
+      expected=fingerprint[:16],
+      fix=f'delete {folder}; it is made again from the corpus',
+    )
+  return found
+
+
+def _sweep(folder):
+  """Deletes what builders of a store left that were killed long ago."""
+  if not folder.parent.exists():
+    return
+  for old in folder.parent.glob(f'.{folder.name}.*'):
+    with contextlib.suppress(OSError):
+      if os.path.getmtime(old) < time.time() - _ABANDONED:
+        old.rmtree()
+
+
+def _build(folder, data, vocabulary, corpus, identity, fingerprint, progress):
+  report, size = sources.Report(), corpus.num_bytes()
+
+  def show(tokens):
+    progress(tokens, min(report.bytes / size, 1.0) if size else None)
+
+  def manifest():
+    if corpus.identity() != identity:
+      raise errors.DataError(
+        'corpus changed while it was read', where=data.corpus
+      )
+    return {
+      'fingerprint': fingerprint,
+      'corpus': {'name': corpus.name} | identity,
+      'vocabulary': {
+        'fingerprint': vocabulary.fingerprint,
+        'size': vocabulary.size,
+      },
+      'held_out': data.held_out,
+      'read': vars(report),
+    }
+
+  _sweep(folder)
+  try:
+    with storage.publish(folder) as scratch:
+      write(
+        scratch,
+        corpora.documents(data, report),
+        vocabulary,
+        manifest,
+        show if progress else None,
+      )
+  except (OSError, errors.StorageError) as e:
+    # Somebody else may have been faster with the same.
+    with contextlib.suppress(errors.DataError):
+      store.Store(folder)
+      return
+    raise errors.StorageError(
+      'cannot write the tokenised corpus',
+      where=folder,
+      got=getattr(e, 'got', e),
+      fix='free some space, delete that folder, or choose another by '
+      '--gin.Data.store=...',
+    ) from e

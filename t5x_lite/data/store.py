@@ -1,0 +1,235 @@
+"""Tokenised corpora on disk, read at any place.
+
+A store is a folder that is complete or absent:
+
+  manifest.json                             written last; all else hangs on it
+  <split>/<array>.arrayrecord-00000-of-00001    shards of blocks of numbers
+
+An array is a sequence of little-endian numbers in records of 4,096; only the
+last record of a shard may be shorter. `tokens` holds the documents of a split
+end to end with nothing between them, as T5 reads them (EOS comes with the
+corruption); `documents` holds where each of them starts. Other arrays may join
+them. Reading needs no TensorFlow.
+"""
+
+import hashlib
+import json
+import re
+import threading
+
+from array_record.python import array_record_module
+import numpy as np
+
+from t5x_lite import errors
+from t5x_lite import storage
+
+FORMAT = 1
+_READ = 'readahead_buffer_size:0'
+
+
+def sha256(path):
+  """The digest of a file."""
+  with open(path, 'rb') as f:
+    return hashlib.file_digest(f, 'sha256').hexdigest()
+
+
+class Array:
+  """A stored sequence of numbers."""
+
+  def __init__(self, folder, entry):
+    """Opens an array by its part of the manifest; checks the files' sizes."""
+    self._folder, self._shards = folder, entry['shards']
+    self._dtype, self._block = np.dtype(entry['dtype']), entry['block']
+    lengths = [shard['length'] for shard in self._shards]
+    self._starts = np.cumsum([0, *lengths])
+    self._readers = {}
+    self._lock = threading.Lock()  # readers are not shared between threads
+    for shard in self._shards:
+      _check_name(shard['file'])
+      path = folder / shard['file']
+      size = path.stat().length if path.exists() else 'no file'
+      if size != shard['bytes']:
+        raise _broken(path, size, f'{shard["bytes"]} bytes')
+
+  def __len__(self):
+    return int(self._starts[-1])
+
+  def read(self, starts_B, length):
+    """Stretches of the array, zero past its end.
+
+    All the records that they lie in are read at once, each once.
+
+    Args:
+      starts_B: where each begins.
+      length: how long they are.
+
+    Returns:
+      [B, length].
+    """
+    out_BL = np.zeros((len(starts_B), length), self._dtype)
+    pieces, records = [], {}  # where to copy from and to; what to read
+    for row, start in enumerate(np.asarray(starts_B).tolist()):
+      at, end = start, min(start + length, len(self))
+      while at < end:
+        shard = int(np.searchsorted(self._starts, at, 'right')) - 1
+        first = int(self._starts[shard])
+        record, offset = divmod(at - first, self._block)
+        stop = min(end, at - offset + self._block, int(self._starts[shard + 1]))
+        pieces.append((row, at - start, shard, record, offset, stop - at))
+        records.setdefault(shard, set()).add(record)
+        at = stop
+    blocks = {}
+    with self._lock:
+      for shard, wanted in records.items():
+        wanted = sorted(wanted)
+        for record, block in zip(
+          wanted, self._records(shard, wanted), strict=True
+        ):
+          blocks[shard, record] = block
+    for row, to, shard, record, offset, size in pieces:
+      out_BL[row, to : to + size] = np.frombuffer(
+        blocks[shard, record], self._dtype, size, offset * self._dtype.itemsize
+      )
+    return out_BL
+
+  def _records(self, shard, records):
+    path = self._folder / self._shards[shard]['file']
+    try:
+      if shard not in self._readers:
+        self._readers[shard] = array_record_module.ArrayRecordReader(
+          str(path), options=_READ
+        )
+      blocks = self._readers[shard].read(records)
+      if len(blocks) != len(records):
+        raise ValueError(f'{len(blocks)} of {len(records)} records')
+    except (IndexError, RuntimeError, ValueError) as e:
+      raise _broken(path, str(e).splitlines()[0][:120], 'whole records') from e
+    return blocks
+
+  def verify(self):
+    """Compares every file with the digest of when it was written."""
+    for shard in self._shards:
+      path = self._folder / shard['file']
+      if (digest := sha256(path)) != shard['sha256']:
+        raise _broken(path, f'sha256 {digest[:12]}', shard['sha256'][:12])
+
+
+def _check_name(name):
+  """Keeps a manifest from pointing outside its folder."""
+  if not re.fullmatch(r'\w[\w.-]*', name):
+    raise ValueError(f'file name {name!r}')
+
+
+def _broken(path, got, expected):
+  return errors.DataError(
+    'tokenised corpus is damaged',
+    where=path,
+    got=got,
+    expected=expected,
+    fix=f'delete {path.parent.parent}; it is made again from the corpus',
+  )
+
+
+class Tokens:
+  """The tokens of one split.
+
+  Attributes:
+    num_tokens: how many.
+    num_documents: of how many documents, one behind the other.
+    unknown: how many of them are the unknown piece.
+  """
+
+  def __init__(self, folder, entry):
+    self.arrays = {
+      name: Array(folder, array) for name, array in entry['arrays'].items()
+    }
+    self.num_tokens = len(self.arrays['tokens'])
+    self.num_documents = len(self.arrays['documents'])
+    self.unknown = entry['unknown']
+
+  def rows(self, starts_B, length):
+    """Stretches of tokens, int32 [B, length], zero past the end."""
+    return self.arrays['tokens'].read(starts_B, length).astype(np.int32)
+
+  def document(self, i):
+    """The tokens of document `i`, int32 [L]."""
+    [[start, end]] = self.arrays['documents'].read([i], 2).tolist()
+    if i + 1 == self.num_documents:
+      end = self.num_tokens
+    return self.rows([start], end - start)[0]
+
+
+class Store:
+  """A tokenised corpus.
+
+  Attributes:
+    folder: where it lies.
+    manifest: its manifest, a dict.
+    fingerprint: of all that its tokens depend on.
+  """
+
+  def __init__(self, folder):
+    """Opens a store; a DataError names what is damaged."""
+    self.folder = storage.path(folder)
+    file = self.folder / 'manifest.json'
+    try:
+      self.manifest = json.loads(file.read_text())
+      found = self.manifest['format']
+      if found != FORMAT:
+        raise errors.DataError(
+          'tokenised corpus is of another format',
+          where=self.folder,
+          got=found,
+          expected=FORMAT,
+          fix=f'delete {self.folder}; it is made again from the corpus',
+        )
+      self.fingerprint = self.manifest['fingerprint']
+      self._splits = {}
+      for name, entry in self.manifest['splits'].items():
+        _check_name(name)
+        self._splits[name] = Tokens(self.folder / name, entry)
+    except (OSError, ValueError, KeyError, TypeError) as e:
+      raise _broken(file / '', repr(e)[:120], 'a manifest') from e
+
+  def has(self, split):
+    """Whether there are documents of this split."""
+    return split in self._splits
+
+  def split(self, name):
+    """The Tokens of a split."""
+    if name not in self._splits:
+      raise errors.DataError(
+        'corpus has no such split',
+        where=self.folder,
+        got=name,
+        expected=' or '.join(self._splits),
+        fix='hold documents out by --gin.Data.held_out=0.05'
+        if name == 'validation'
+        else None,
+      )
+    return self._splits[name]
+
+  def verify(self):
+    """Compares every file with the digest of when it was written."""
+    for tokens in self._splits.values():
+      for array in tokens.arrays.values():
+        array.verify()
+
+  def notes(self):
+    """Sentences on what reading the corpus met that a user should know."""
+    read = self.manifest['read']
+    found = []
+    if read['bad_lines']:
+      found.append(
+        f'{read["bad_lines"]:,} lines are not UTF-8, their bad bytes were '
+        f'replaced; the first at {read["first_bad"]}'
+      )
+    if read['blank']:
+      found.append(f'{read["blank"]:,} blank documents were left out')
+    tokens = sum(split.num_tokens for split in self._splits.values())
+    unknown = sum(split.unknown for split in self._splits.values())
+    if unknown > 0.05 * tokens:
+      found.append(
+        f'{unknown / tokens:.0%} of the tokens are unknown to the vocabulary'
+      )
+    return found
