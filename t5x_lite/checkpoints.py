@@ -1,0 +1,337 @@
+"""Saving and restoring, by Orbax: whole steps or none, and every byte checked.
+
+A step is the folder `<workdir>/checkpoints/<step>`: the arrays in `state`, the
+place in the data in `position`, the resolved recipe in `record`, and
+`manifest.json` with the size and CRC-32 of each file in these. Orbax's arrays
+carry no checksum of their own: it fixes the codecs of Zarr 3.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import re
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from t5x_lite import errors
+from t5x_lite import manifest
+from t5x_lite import storage
+
+_ITEMS = ('state', 'position', 'record')
+_DAMAGED = (
+  'restore another step, or delete this one to go on from the one before'
+)
+_SHOWN = 8  # arrays in the table of an error
+
+
+class Checkpoints:
+  """The steps saved in a run directory, as a context manager.
+
+  Leaving the block waits for the save under way and raises unless the last
+  step saved is on the disk; leaving it by Ctrl-C abandons that save.
+  """
+
+  def __init__(self, workdir, spec):
+    """Opens `<workdir>/checkpoints` to save and restore, one process a time.
+
+    Args:
+      workdir: the run directory, local or remote.
+      spec: `specs.Checkpoints`, or None to only read.
+
+    Raises:
+      StorageError: the folder can't be written.
+    """
+    self.folder = storage.absolute(workdir) / 'checkpoints'
+    self._spec = spec
+    self._newest = None  # the step last saved or restored here
+    self._manager = None
+    if spec is not None:
+      storage.make_folder(self.folder)
+      self._manager = self._open_manager()
+
+  @classmethod
+  def reader(cls, workdir):
+    """Only reads, and leaves alone what another process may be writing."""
+    return cls(workdir, None)
+
+  def _open_manager(self):
+    policies = ocp.checkpoint_managers
+    keep = [policies.LatestN(self._spec.keep)]
+    if self._spec.keep_every is not None:
+      keep.append(policies.EveryNSteps(self._spec.keep_every))
+    return ocp.CheckpointManager(
+      self.folder,
+      item_handlers={
+        'state': ocp.PyTreeCheckpointHandler(use_zarr3=True),
+        'position': ocp.JsonCheckpointHandler(),
+        'record': ocp.JsonCheckpointHandler(),
+      },
+      options=ocp.CheckpointManagerOptions(
+        preservation_policy=policies.AnyPreservationPolicy(keep),
+        # Called after Orbax's last array and before its commit: a step and its
+        # manifest appear as one, and a step without it has been damaged.
+        async_options=ocp.AsyncOptions(
+          post_finalization_callback=lambda: manifest.write(
+            self._scratch(), _ITEMS
+          )
+        ),
+        cleanup_tmp_directories=True,
+        lightweight_initialize=True,  # Orbax's own notes may be damaged too
+        save_root_metadata=False,
+      ),
+    )
+
+  def _scratch(self):
+    """Where Orbax keeps the step under way until it commits it."""
+    final = self.folder / str(self._newest)
+    hidden = self.folder / f'{final.name}{ocp.utils.TMP_DIR_SUFFIX}'
+    return hidden if hidden.exists() else final
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, kind, error, traceback):
+    if kind is None:
+      self.close()
+    elif issubclass(kind, Exception):
+      try:
+        self.close()
+      except errors.UserError as e:
+        error.add_note(str(e))  # the first fault is the one to mend
+
+  # -- writing ----------------------------------------------------------------
+
+  def should_save(self, step):
+    """Whether a step is a multiple of the period."""
+    return step % self._spec.every == 0
+
+  def save(self, step, state, position, record):
+    """Starts to save a step, once the save before it is on the disk.
+
+    The step that was saved or restored last is not written again.
+
+    Args:
+      step: the number of updates that made the state.
+      state: a tree of arrays on a mesh; copied before this returns.
+      position: the place in the data, plain JSON.
+      record: the resolved recipe, plain JSON.
+
+    Raises:
+      CheckpointError: the step is there already, of another history.
+      StorageError: this save or the one before it failed.
+    """
+    self.wait()
+    if step == self._newest:
+      return
+    if step in self.steps():
+      raise errors.CheckpointError(
+        'step is there already',
+        where=self.folder / str(step),
+        fix='delete it, or train in another workdir',
+      )
+    self._newest = step
+    with self._failures():
+      self._manager.save(
+        step,
+        args=ocp.args.Composite(
+          state=ocp.args.PyTreeSave(state),
+          position=ocp.args.JsonSave(position),
+          record=ocp.args.JsonSave(record),
+        ),
+        force=True,
+      )
+
+  def wait(self):
+    """Waits for the save under way, and raises if it failed."""
+    if self._manager is not None:
+      with self._failures():
+        self._manager.wait_until_finished()
+
+  def close(self):
+    """Waits, and raises unless the last step saved is on the disk."""
+    if self._manager is None:
+      return
+    self.wait()
+    self._manager.close()
+    self._manager = None
+    if self._newest is not None and self._newest not in self.steps():
+      raise errors.CheckpointError(
+        'the last step is not on the disk',
+        where=self.folder / str(self._newest),
+        fix=self._advice(),
+      )
+
+  @contextlib.contextmanager
+  def _failures(self):
+    """Says which save failed and why, and removes what it left."""
+    try:
+      yield
+    except Exception as e:
+      failed = self.folder / str(self._newest)
+      for entry in self.folder.iterdir():
+        if entry.name.startswith(f'{failed.name}{ocp.utils.TMP_DIR_SUFFIX}'):
+          entry.rmtree(missing_ok=True)
+      self._newest = None
+      raise errors.StorageError(
+        'save failed', where=failed, got=_reason(e), fix=self._advice()
+      ) from e
+
+  def _advice(self):
+    latest = self.latest()
+    safe = 'no step is' if latest is None else f'step {latest} is'
+    return f'make room or mend the folder, and run again; {safe} safe'
+
+  # -- reading ----------------------------------------------------------------
+
+  def steps(self):
+    """The committed steps in order, as they are on the disk."""
+    if not self.folder.exists():
+      return []
+    return sorted(
+      int(entry.name)
+      for entry in self.folder.iterdir()
+      if entry.name.isdigit() and ocp.path.step.is_path_finalized(entry)
+    )
+
+  def latest(self):
+    """The newest committed step, or None."""
+    return max(self.steps(), default=None)
+
+  def restore(self, step, abstract_state):
+    """Reads a state onto the devices that its abstract arrays name.
+
+    Args:
+      step: a committed step.
+      abstract_state: a tree of `jax.ShapeDtypeStruct` with shardings.
+
+    Returns:
+      (state, position), the state a tree like `abstract_state`.
+
+    Raises:
+      CheckpointError: a file is damaged, or an array is missing, left over, or
+        of another shape or dtype.
+    """
+    folder = self._verified(step, *_ITEMS)
+    stored = _stored_arrays(folder)
+    state = _read_arrays(folder, stored, abstract_state)
+    self._newest = step
+    return state, _read_json(folder / 'position')
+
+  def restore_params(self, step, abstract_params):
+    """Reads the parameters without the optimizer's state; see `restore`."""
+    folder = self._verified(step, 'state')
+    stored = {
+      path: array
+      for path, array in _stored_arrays(folder).items()
+      if path.startswith('params/')
+    }
+    return _read_arrays(folder, stored, {'params': abstract_params})['params']
+
+  def read_position(self, step):
+    """The place in the data that a step was saved at."""
+    return _read_json(self._verified(step, 'position') / 'position')
+
+  def read_record(self, step):
+    """The resolved recipe that a step was saved with."""
+    return _read_json(self._verified(step, 'record') / 'record')
+
+  def _verified(self, step, *items):
+    """The folder of a step, once each file of some items is as written."""
+    steps = self.steps()
+    if step not in steps:
+      raise errors.CheckpointError(
+        'no such step',
+        where=self.folder,
+        got=step,
+        expected=f'one of {steps}' if steps else 'a step, but there is none',
+      )
+    folder = self.folder / str(step)
+    manifest.check(folder, items, _DAMAGED)
+    return folder
+
+
+# -- arrays -------------------------------------------------------------------
+
+
+def _read_json(item):
+  return json.loads((item / 'metadata').read_text())
+
+
+def _stored_arrays(folder):
+  """What a step holds, by path, with shapes and dtypes."""
+  handler = ocp.PyTreeCheckpointHandler(use_zarr3=True)
+  return _by_path(handler.metadata(folder / 'state').tree)
+
+
+def _by_path(tree):
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {
+    jax.tree_util.keystr(path, simple=True, separator='/'): leaf
+    for path, leaf in leaves
+  }
+
+
+def _read_arrays(folder, stored, abstract):
+  """Reads the arrays of `abstract`, after comparing them with those stored."""
+  wanted = _by_path(abstract)
+  differ = [
+    (path, _describe(stored.get(path)), _describe(wanted.get(path)))
+    for path in sorted(stored.keys() | wanted.keys())
+    if _describe(stored.get(path)) != _describe(wanted.get(path))
+  ]
+  if differ:
+    raise errors.CheckpointError(
+      f'checkpoint does not fit in {len(differ)} arrays',
+      where=folder,
+      fix='use the recipe that it was trained with'
+      + _table([('array', 'stored', 'wanted'), *differ]),
+    )
+  return ocp.PyTreeCheckpointHandler(use_zarr3=True).restore(
+    folder / 'state',
+    args=ocp.args.PyTreeRestore(
+      item=abstract,
+      restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
+      partial_restore=True,
+    ),
+  )
+
+
+def _describe(array):
+  if array is None:
+    return '-'
+  return f'{np.dtype(array.dtype)}{list(array.shape)}'
+
+
+def _table(rows):
+  """Aligned rows, the first a head; a count for those beyond a screen."""
+  shown = rows[: _SHOWN + 1]
+  widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+  lines = [
+    '  '.join(cell.ljust(n) for cell, n in zip(row, widths, strict=True))
+    for row in shown
+  ]
+  if len(rows) > len(shown):
+    lines.append(f'and {len(rows) - len(shown)} more')
+  return ''.join(f'\n  {line.rstrip()}' for line in lines)
+
+
+def _reason(error):
+  """Why a save failed, in the system's words where it has some."""
+  code = re.search(r"os_error_code='(\d+)'", str(error))
+  if code:
+    return os.strerror(int(code[1]))
+  return getattr(error, 'strerror', None) or error
+
+
+def _is_news(record):
+  """Whether a log record is not the traceback of a save that failed.
+
+  Orbax prints one for each of its threads; `_failures` says it once.
+  """
+  return not (record.exc_info and f'{os.sep}orbax{os.sep}' in record.pathname)
+
+
+logging.getLogger('absl').addFilter(_is_news)

@@ -1,0 +1,87 @@
+"""Teacher-forced measures on documents that training never saw."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t5x_lite import losses
+from t5x_lite import partitioning
+
+
+def make_eval_step(model, is_text_V):
+  """A function (params, batch) -> {name: sum}, to be jitted.
+
+  Args:
+    model: models.Model.
+    is_text_V: true for the tokens that stand for text, false for sentinels,
+      end and padding.
+  """
+
+  def eval_step(params, batch):
+    logits_BLV = model.apply(params, batch)
+    targets_BL = batch['decoder_target_tokens']
+    weights_BL = batch['decoder_loss_weights']
+    sums = {}
+    text_BL = weights_BL * jnp.asarray(is_text_V)[targets_BL]
+    for prefix, counted_BL in (('', weights_BL), ('text_', text_BL)):
+      _, weight, found = losses.cross_entropy(
+        logits_BLV, targets_BL, counted_BL
+      )
+      sums[f'{prefix}tokens'] = weight
+      sums[f'{prefix}loss'] = found['loss']
+      sums[f'{prefix}accuracy'] = found['accuracy']
+    return sums
+
+  return eval_step
+
+
+class HeldOut:
+  """Measures a model on the validation split of a run's data.
+
+  Metrics, per target token: loss and accuracy over all of them; text_loss and
+  text_accuracy over those that stand for text, marker_loss over sentinels and
+  end; unigram_entropy, the least loss on the same text tokens of any model that
+  ignores context; tokens and text_tokens, their counts; examples.
+  """
+
+  def __init__(self, model, batches, vocabulary, mesh, batch_size):
+    self.batches, self.mesh, self.batch_size = batches, mesh, batch_size
+    ids = np.arange(model.spec.vocab_size)
+    self.is_text_V = (
+      (ids < vocabulary.size)
+      & ~vocabulary.is_sentinel(ids)
+      & (ids != vocabulary.eos_id)
+      & (ids != vocabulary.pad_id)
+    )
+    self._step = jax.jit(make_eval_step(model, self.is_text_V))
+
+  def __call__(self, params, limit=None):
+    """The metrics over at most `limit` examples, each counted once."""
+    sums, counts, examples = {}, np.zeros(len(self.is_text_V), np.int64), 0
+    for batch in self.batches.evaluation(self.batch_size, limit):
+      found = self._step(params, partitioning.put_batch(batch, self.mesh))
+      counted = batch['decoder_loss_weights'] > 0
+      targets = batch['decoder_target_tokens'][counted]
+      counts += np.bincount(targets, minlength=len(counts))
+      examples += int(np.sum(np.any(batch['encoder_segment_ids'] > 0, axis=1)))
+      for name, value in jax.device_get(found).items():
+        sums[name] = sums.get(name, 0.0) + float(value)
+    tokens, text = sums['tokens'], sums['text_tokens']
+    marker_loss = sums['loss'] - sums['text_loss']
+    return {
+      'loss': sums['loss'] / max(tokens, 1),
+      'accuracy': sums['accuracy'] / max(tokens, 1),
+      'text_loss': sums['text_loss'] / max(text, 1),
+      'text_accuracy': sums['text_accuracy'] / max(text, 1),
+      'marker_loss': marker_loss / max(tokens - text, 1),
+      'unigram_entropy': entropy(counts[self.is_text_V]),
+      'tokens': int(tokens),
+      'text_tokens': int(text),
+      'examples': examples,
+    }
+
+
+def entropy(counts):
+  """Entropy, in nats, of drawing one of these counted things."""
+  share = counts[counts > 0] / counts.sum()
+  return float(-np.sum(share * np.log(share)))

@@ -1,0 +1,185 @@
+"""Predictions of a trained model: text lines in, JSON lines out."""
+
+import functools
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from t5x_lite import checkpoints
+from t5x_lite import data
+from t5x_lite import decoding
+from t5x_lite import errors
+from t5x_lite import models
+from t5x_lite import partitioning
+from t5x_lite import record as records
+from t5x_lite import storage
+
+
+class Predictor:
+  """A trained model, by its workdir.
+
+  Attributes:
+    run: the recipe it was trained with.
+    step: of the checkpoint.
+    vocabulary: its vocabulary.
+  """
+
+  def __init__(self, workdir, step=None):
+    self.run, self.step, self.mesh, self.model, self.params = restore(
+      workdir, step
+    )
+    self.vocabulary = data.load_vocabulary(self.run.data)
+    self._greedy = jax.jit(
+      functools.partial(decoding.greedy, self.model),
+      static_argnames=('length', 'eos_id'),
+    )
+    self._logits = jax.jit(self.model.apply)
+
+  def encode(self, texts):
+    """Token ids and segments [B, K] of texts; `<extra_id_0>` is a blank."""
+    rows = [
+      [*self.vocabulary.encode(text, sentinels=True), self.vocabulary.eos_id]
+      for text in texts
+    ]
+    # Lengths in steps, so that few shapes are compiled.
+    length = -(-max(map(len, rows)) // 64) * 64
+    tokens = np.zeros((len(rows), length), np.int32)
+    segments = np.zeros_like(tokens)
+    for n, row in enumerate(rows):
+      tokens[n, : len(row)], segments[n, : len(row)] = row, 1
+    return tokens, segments
+
+  def decode(self, tokens, segments, length, prompt=None):
+    """Greedy tokens and their log probabilities, numpy [B, length]."""
+    if prompt is None:
+      prompt = np.zeros((len(tokens), 0), np.int32)
+    with jax.set_mesh(self.mesh):
+      found = self._greedy(
+        self.params,
+        tokens,
+        segments,
+        length=length,
+        eos_id=self.vocabulary.eos_id,
+        prompt_BP=prompt,
+      )
+    return jax.device_get(found)
+
+  def predict(self, texts, length):
+    """One dict for each text: inputs, prediction, score.
+
+    The score is the log probability of the tokens up to and with the end.
+    """
+    tokens, log_probs = self.decode(*self.encode(texts), length)
+    eos = self.vocabulary.eos_id
+    return [
+      {
+        'inputs': text,
+        'prediction': self.vocabulary.decode(
+          [int(t) for t in itertools.takewhile(lambda t: t != eos, row)]
+        ),
+        'score': float(gains.sum()),
+      }
+      for text, row, gains in zip(texts, tokens, log_probs)
+    ]
+
+  def fill(self, text, candidates, length=16):
+    """What may stand in each blank of a text.
+
+    The blanks before a blank are filled by their best candidate. A candidate
+    begins with one of the likeliest tokens and goes on greedily to the next
+    sentinel or the end, and its probability includes that it ends there.
+
+    Args:
+      text: with `<extra_id_0>`, `<extra_id_1>`, ... for blanks.
+      candidates: how many for each.
+      length: most tokens in a blank.
+
+    Returns:
+      [{'blank': name, 'candidates': [{'text', 'probability'}, ...]}, ...]
+    """
+    vocabulary = self.vocabulary
+    source = [np.repeat(x, candidates, axis=0) for x in self.encode([text])]
+    prefix, found = [], []
+    for n in range(len(re.findall(r'<extra_id_\d+>', text))):
+      prefix.append(vocabulary.sentinel(n))
+      prompt = np.array([prefix], np.int32)
+      first = self._next(source, prompt)
+      starts = np.argsort(-first, kind='stable')[:candidates]
+      prompts = np.concatenate(
+        [np.repeat(prompt, candidates, 0), starts[:, None].astype(np.int32)],
+        axis=1,
+      )
+      # The prompt's place is padded to a multiple, again for few shapes.
+      total = -(-(prompts.shape[1] + length) // 32) * 32
+      free = np.full((candidates, total), -1, np.int32)
+      free[:, : prompts.shape[1]] = prompts
+      tokens, log_probs = self.decode(*source, total, free)
+      options = []
+      for row, gains in zip(tokens, log_probs):
+        begin = len(prefix)
+        end = begin + 1
+        if not self._ends(row[begin]):
+          while end < total and not self._ends(row[end]):
+            end += 1
+          span = [int(t) for t in row[begin:end]]
+          chance = gains[begin : end + 1].sum()
+        else:
+          span, chance = [], gains[begin]
+        options.append((float(np.exp(chance)), span))
+      options.sort(key=lambda option: -option[0])
+      found.append(
+        {
+          'blank': f'<extra_id_{n}>',
+          'candidates': [
+            {'text': vocabulary.decode(span).strip(), 'probability': p}
+            for p, span in options
+          ],
+        }
+      )
+      prefix += options[0][1]
+    return found
+
+  def _ends(self, token):
+    vocabulary = self.vocabulary
+    return token == vocabulary.eos_id or bool(vocabulary.is_sentinel(token))
+
+  def _next(self, source, prompt):
+    """Log probabilities of the token after a prompt, numpy [V]."""
+    at = prompt.shape[1]
+    decoder = np.zeros((1, -(-(at + 1) // 32) * 32), np.int32)
+    decoder[:, 1 : at + 1] = prompt
+    batch = {
+      'encoder_input_tokens': source[0][:1],
+      'encoder_segment_ids': source[1][:1],
+      'decoder_input_tokens': decoder,
+      'decoder_segment_ids': np.ones_like(decoder),
+    }
+    with jax.set_mesh(self.mesh):
+      logits = self._logits(self.params, batch)[0, at]
+    # Ids past the vocabulary only pad the table.
+    return np.asarray(jax.nn.log_softmax(logits))[: self.vocabulary.size]
+
+
+def restore(workdir, step=None):
+  """(run, step, mesh, model, params) of a workdir's checkpoint."""
+  workdir = storage.path(workdir)
+  with checkpoints.Checkpoints.reader(workdir) as saver:
+    if step is None:
+      step = saver.latest()
+    if step is None:
+      raise errors.CheckpointError(
+        'no checkpoint', where=workdir, fix='train into it first'
+      )
+    run = records.from_record(saver.read_record(step))
+    mesh = partitioning.make_mesh(run.mesh)
+    model = models.build(run.model)
+    shapes = jax.tree.map(
+      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+      model.abstract,
+      partitioning.shardings(model.abstract, model.axes, mesh),
+    )
+    params = saver.restore_params(step, shapes)
+  return run, step, mesh, model, params

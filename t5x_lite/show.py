@@ -1,0 +1,74 @@
+"""A batch as a person would read it."""
+
+from rich import console as rich_console
+from rich import text as rich_text
+
+SEGMENT_STYLES = ('cyan', 'magenta', 'yellow', 'blue')
+
+
+def tokens(ids, counted, vocabulary):
+  """Tokens as text: sentinels stand out, what costs no loss is dim."""
+  shown = rich_text.Text()
+  run, style = [], None
+
+  def flush():
+    shown.append(vocabulary.decode(run), style=style)
+    run.clear()
+
+  for token, counts in zip(map(int, ids), counted, strict=True):
+    if vocabulary.is_sentinel(token) or token in (
+      vocabulary.eos_id,
+      vocabulary.pad_id,
+    ):
+      flush()
+      shown.append(f' {vocabulary.piece(token)} ', style='bold red')
+      continue
+    now = None if counts else 'dim'
+    if now != style:
+      flush()
+      style = now
+    run.append(token)
+  flush()
+  return shown
+
+
+def spans(values):
+  """Runs of equal values, as `1 x 120  0 x 8`."""
+  found = []
+  for value in map(int, values):
+    if found and found[-1][0] == value:
+      found[-1][1] += 1
+    else:
+      found.append([value, 1])
+  return '  '.join(f'{value} x {count}' for value, count in found)
+
+
+def batch(features, vocabulary, console=None):
+  """Prints each example of a batch: texts, loss weights, segments, positions.
+
+  Args:
+    features: dict of numpy arrays [B, L], of the batch contract.
+    vocabulary: decodes them.
+    console: a rich console; default: standard output.
+  """
+  console = console or rich_console.Console(highlight=False, soft_wrap=True)
+  for row in range(len(features['encoder_input_tokens'])):
+    console.rule(f'example {row}')
+    example = {name: values[row] for name, values in features.items()}
+    for name, values in example.items():
+      console.print(f'[bold]{name}[/]  [dim]{values.dtype}{[len(values)]}[/]')
+      if name.endswith('_tokens'):
+        side = name.split('_')[0]
+        real = example[f'{side}_segment_ids'] > 0
+        counted = (
+          example['decoder_loss_weights'] > 0
+          if name == 'decoder_target_tokens'
+          else real
+        )
+        console.print(tokens(values[real], counted[real], vocabulary))
+        if not real.all():
+          console.print(f'[dim]and {int((~real).sum())} of padding[/]')
+      elif name.endswith('_positions'):
+        console.print(f'{values.min()} to {values.max()}')
+      else:
+        console.print(spans(values))

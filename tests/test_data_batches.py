@@ -1,0 +1,223 @@
+import functools
+
+import numpy as np
+import pytest
+import tiny
+
+from t5x_lite import corruptions
+from t5x_lite import errors
+from t5x_lite import specs
+from t5x_lite.corruptions import spans
+from t5x_lite.data import batches as batches_lib
+from t5x_lite.data import building
+from t5x_lite.data import store
+from t5x_lite.data import vocabularies
+
+VOCABULARY = vocabularies.Bytes(extra_ids=20)
+
+
+def make_store(folder, **texts):
+  folder.mkdir()
+  building.write(
+    folder,
+    list(texts.items()),
+    VOCABULARY,
+    lambda: {'fingerprint': 'f'},
+  )
+  return store.Store(folder)
+
+
+def run(inputs=24, **changes):
+  fields = dict(
+    model=tiny.transformer(vocab_size=384),
+    data=specs.Data(corpus='none', lengths={'inputs': inputs}, extra_ids=20),
+  )
+  return tiny.run(**fields | changes)
+
+
+RAW = spans.raw_length(specs.SpanCorruption(), {'inputs': 24})  # 26
+
+
+@pytest.fixture(scope='module')
+def made(tmp_path_factory):
+  rng = np.random.default_rng(0)
+  folder = tmp_path_factory.mktemp('batches')
+  text = ''.join(map(chr, rng.integers(97, 123, 9 * RAW + 5)))
+  return make_store(folder / 's', train=text, validation=text[: 4 * RAW + 1])
+
+
+def batches(made, split='train', **changes):
+  return batches_lib.Batches(run(**changes), made, VOCABULARY, split)
+
+
+def rows(batch):
+  """Each row of a batch, as something that can be compared."""
+  return list(
+    zip(*(map(tuple, rows.tolist()) for rows in batch.values()), strict=True)
+  )
+
+
+def texts(batch):
+  return [
+    VOCABULARY.decode(spans.merge(inputs, targets, VOCABULARY))
+    for inputs, targets in zip(
+      batch['encoder_input_tokens'], batch['decoder_target_tokens'], strict=True
+    )
+  ]
+
+
+def test_a_batch_is_a_function_of_the_position(made):
+  whole = rows(batches(made).at(0, 64))
+  for size in (1, 3, 16, 64):
+    again = batches(made)
+    cut = [rows(again.at(at, size)) for at in range(0, 64, size)]
+    assert sum(cut, [])[:64] == whole
+  assert rows(batches(made, seed=1).at(0, 64)) != whole
+  far = rows(batches(made).at(2**50, 4))
+  assert far == rows(batches(made).at(2**50 - 3, 7))[3:]
+
+
+def test_each_example_comes_once_an_epoch_and_ends_with_the_ragged_one(made):
+  train = batches(made)
+  assert train.num_examples == 10  # nine whole ones, and one of five tokens
+  whole = VOCABULARY.decode(made.split('train').rows([0], 9 * RAW + 5)[0])
+  orders = []
+  for epoch in range(20):
+    found = texts(train.at(10 * epoch, 10))
+    starts = [whole.index(text) for text in found]
+    assert sorted(starts) == [i * RAW for i in range(10)]
+    assert sorted(map(len, found)) == [5] + [RAW] * 9
+    orders.append(tuple(starts))
+  assert len(set(orders)) == 20
+
+
+def test_noise_is_new_each_epoch(made):
+  objective = specs.SpanCorruption(density=0.5)
+  train = batches(made, objective=objective)
+  n = train.num_examples
+  noise = {}
+  for epoch in range(5):
+    batch = train.at(n * epoch, n)
+    for row, text in zip(rows(batch), texts(batch), strict=True):
+      noise.setdefault(text, set()).add(row)
+  assert len(noise) == n
+  assert sorted(map(len, noise.values()))[1:] == [5] * (n - 1)
+
+
+def test_noise_obeys_the_law_through_the_whole_pipeline(made):
+  objective = specs.SpanCorruption(density=0.5, mean_span=3.0)
+  train = batches(made, objective=objective)
+  batch = train.at(0, 4000)
+  whole = batch['encoder_segment_ids'].sum(axis=1) == 24
+  raw = spans.raw_length(objective, {'inputs': 24})
+  noise, count = spans.span_counts(raw, 0.5, 3.0)
+  marked = VOCABULARY.is_sentinel(batch['encoder_input_tokens'][whole])
+  assert (marked.sum(axis=1) == count).all()
+  first = marked.argmax(axis=1)  # visible tokens before the first span
+  parts = np.arange(1, raw - noise - count + 2)
+  visible = raw - noise
+  # Parts of a uniform composition of `visible` into `count`.
+  law = np.array(
+    [
+      _choose(visible - k - 1, count - 2) / _choose(visible - 1, count - 1)
+      for k in parts
+    ]
+  )
+  share = np.array([(first == k).mean() for k in parts])
+  sigma = np.sqrt(law * (1 - law) / whole.sum())
+  assert (np.abs(share - law) < 5 * sigma + 1e-12).all()
+
+
+@functools.cache
+def _choose(n, k):
+  if k == 0:
+    return 1
+  return 0 if n < k else _choose(n - 1, k - 1) + _choose(n - 1, k)
+
+
+@pytest.mark.parametrize('size', [1, 2, 3, 5, 8])
+def test_evaluation_reads_each_example_once(made, size):
+  held_out = batches(made, 'validation')
+  assert held_out.num_examples == 4  # one token is no example
+  found = list(held_out.evaluation(size))
+  assert {len(batch['encoder_segment_ids']) for batch in found} == {size}
+  real = [batch['encoder_segment_ids'].any(axis=1) for batch in found]
+  assert sum(map(sum, real)) == 4
+  one = [row for batch in held_out.evaluation(1) for row in rows(batch)]
+  many = [row for batch in found for row in rows(batch)]
+  assert many[:4] == one
+  for batch in found:
+    empty = ~batch['encoder_segment_ids'].any(axis=1)
+    for name, values in batch.items():
+      assert (values[empty] == 0).all(), name
+
+
+def test_evaluation_is_alike_for_all_seeds(made):
+  one, two = (
+    [rows(b) for b in batches(made, 'validation', seed=seed).evaluation(4)]
+    for seed in (0, 1)
+  )
+  assert one == two
+
+
+def test_a_limited_evaluation_spreads_over_the_split(made):
+  whole = VOCABULARY.decode(made.split('train').rows([0], 9 * RAW + 5)[0])
+  [batch] = batches(made).evaluation(5, limit=5)
+  starts = [whole.index(text) for text in texts(batch)]
+  assert starts == [0, 2 * RAW, 4 * RAW, 6 * RAW, 8 * RAW]
+  assert sum(1 for _ in batches(made).evaluation(5, limit=99)) == 2
+
+
+def test_prefetching_changes_nothing(made):
+  train = batches(made)
+  stream = batches_lib.prefetch(train, 7, 4)
+  for i in range(12):
+    position, batch = next(stream)
+    assert position == 7 + 4 * i and isinstance(position, int)
+    assert rows(batch) == rows(train.at(position, 4))
+
+
+def test_an_error_while_prefetching_reaches_the_reader(made):
+  class Broken:
+    def at(self, position, size):
+      if position >= 8:
+        raise errors.DataError('shard is gone')
+      return {'position': position}
+
+  stream = batches_lib.prefetch(Broken(), 0, 4)
+  assert next(stream) == (0, {'position': 0})
+  assert next(stream) == (4, {'position': 4})
+  with pytest.raises(errors.DataError, match='shard is gone'):
+    next(stream)
+
+
+def test_a_split_without_an_example_is_refused(tmp_path):
+  made = make_store(tmp_path / 's', train='a')
+  with pytest.raises(errors.DataError, match='got 1 tokens in 1 documents'):
+    batches(made)
+  with pytest.raises(errors.DataError, match='no such split'):
+    batches(made, 'validation')
+  two = make_store(tmp_path / 't', train='ab')
+  assert texts(batches(two).at(0, 3)) == ['ab'] * 3
+
+
+def test_a_vocabulary_larger_than_the_model_is_refused(made):
+  # An id past the table reads the last row, or nothing, without a word.
+  with pytest.raises(errors.ConfigError) as e:
+    batches(made, model=tiny.transformer(vocab_size=256))
+  message = str(e.value)
+  assert 'has 279 ids > Transformer.vocab_size 256' in message
+  assert message.endswith('fix: --gin.Transformer.vocab_size=384')
+  batches(made, model=tiny.transformer(vocab_size=279))
+
+
+def test_more_spans_than_sentinels_are_refused_before_training(made):
+  with pytest.raises(errors.ConfigError, match='needs more sentinels'):
+    batches(made, inputs=512)
+
+
+def test_feature_lengths():
+  spec = run(inputs=512)
+  found = batches_lib.feature_lengths(spec)
+  assert found == {'inputs': 512, 'targets': 114}
+  assert type(spec.objective) in corruptions.OBJECTIVES
