@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+
 import setuptools
 
 ROOT = pathlib.Path(__file__).parent
@@ -47,6 +48,6 @@ setuptools.setup(
     'tpu': [f'jax[tpu]{JAX}'],  # brings the libtpu that this jax asks for
     'gpu': [f'jax[cuda12]{JAX}'],
     'test': ['pytest>=9.2,<10', 'ruff>=0.17,<0.18'],
-    'oracle': ['torch', 'transformers==4.57.6'],
+    'oracle': ['torch==2.13.0', 'transformers==4.57.6'],
   },
 )

@@ -22,7 +22,7 @@ from t5x_lite import storage
 
 _ITEMS = ('state', 'position', 'record')
 _DAMAGED = (
-  'restore another step, or delete this one to go on from the one before'
+  'delete this step to go on from the one before, or name another by --step'
 )
 _SHOWN = 8  # arrays in the table of an error
 

@@ -9,6 +9,7 @@ import os
 import sys
 
 import t5x_lite
+from t5x_lite import allocator
 from t5x_lite import errors
 
 TAKES_RECIPE = ('train', 'vocab', 'inspect')
@@ -20,7 +21,7 @@ EXAMPLES = {
   t5x_lite train --gin_file=t5/1_1_base --dry_run
 The same command goes on where a stopped run left off.""",
   'evaluate': 't5x_lite evaluate --workdir=runs/mine',
-  'infer': """echo 'To be or not <extra_id_0>' | t5x_lite infer --workdir=runs/mine
+  'infer': """echo 'To be <extra_id_0>' | t5x_lite infer --workdir=runs/mine
   t5x_lite infer --workdir=runs/mine --input=in.txt --output=out.jsonl""",
   'recipes': 't5x_lite recipes --json',
   'vocab': """t5x_lite vocab --corpus=my.txt --size=8000 --output=my.model
@@ -180,6 +181,7 @@ def main(argv=None):
   argv = sys.argv[1:] if argv is None else argv
   try:
     options = parse(argv)
+    allocator.keep_freed_memory()
     from t5x_lite import commands  # loads JAX
 
     return getattr(commands, options.command)(options) or 0

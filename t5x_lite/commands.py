@@ -6,13 +6,12 @@ import json
 import sys
 
 import jax
-from rich import console as rich_console
-from rich import table as rich_table
 
 from t5x_lite import config
 from t5x_lite import data
 from t5x_lite import errors
 from t5x_lite import evaluate as evaluation
+from t5x_lite import fit as fitting
 from t5x_lite import infer as inference
 from t5x_lite import models
 from t5x_lite import partitioning
@@ -56,7 +55,7 @@ def train(options):
   if not options.workdir:
     raise errors.ConfigError('no --workdir', fix='--workdir=runs/NAME')
   keep_compiled()
-  return training.fit(run, options.workdir)
+  return fitting.fit(run, options.workdir)
 
 
 def dry_run(run):
@@ -64,27 +63,25 @@ def dry_run(run):
   print(record.to_json(record.record(run)))
   mesh = partitioning.make_mesh(run.mesh)
   model = training.Program.build(run, mesh).model
-  table = rich_table.Table('parameter', 'shape', 'axes', 'on the mesh', 'count')
-  table.columns[-1].justify = 'right'
+  rows = [('parameter', 'shape', 'axes', 'on the mesh', 'count')]
   leaves = jax.tree_util.tree_leaves_with_path(model.abstract)
   names = jax.tree.leaves(model.axes, is_leaf=lambda x: isinstance(x, tuple))
   for (path, leaf), axes in zip(leaves, names, strict=True):
     place = partitioning.partition_spec(leaf.shape, axes, mesh)
-    table.add_row(
-      partitioning.path_name(path),
-      ' '.join(map(str, leaf.shape)),
-      ' '.join(axes),
-      ' '.join(str(entry or '-') for entry in place),
-      f'{leaf.size:,}',
+    rows.append(
+      (
+        partitioning.path_name(path),
+        ' '.join(map(str, leaf.shape)),
+        ' '.join(axes),
+        ' '.join(str(entry or '-') for entry in place),
+        f'{leaf.size:,}',
+      )
     )
-  console = rich_console.Console()
-  console.print(table)
+  show.table(rows)
   sizes = ', '.join(f'{k} {v}' for k, v in mesh.shape.items())
   print(f'{model.num_params:,} parameters; mesh: {sizes}')
-  for path, (shape, axis) in partitioning.unsharded(
-    model.abstract, model.axes, mesh
-  ).items():
-    print(f'not sharded over {axis}, as the mesh does not divide it: {path}')
+  for line in partitioning.unsharded(model.abstract, model.axes, mesh):
+    print(line)
 
 
 def evaluate(options):
@@ -94,7 +91,7 @@ def evaluate(options):
     options.workdir, options.step
   )
   vocabulary = data.load_vocabulary(run.data)
-  store = data.open_or_build(run.data, vocabulary)
+  store = fitting.open_store(run.data, vocabulary, print)
   if not store.has('validation'):
     raise errors.DataError(
       'nothing was held out', got='Data.held_out 0', expected='a share > 0'
@@ -105,9 +102,7 @@ def evaluate(options):
       model, batches, vocabulary, mesh, run.batch_size
     )
     found = held_out(params)
-  folder = storage.make_folder(storage.path(options.workdir) / 'evaluation')
-  file = folder / f'validation-{step}.json'
-  storage.write_text(file, json.dumps({'step': step} | found, indent=2) + '\n')
+  file = evaluation.save(options.workdir, step, found)
   for name, value in found.items():
     print(
       f'{name:16} {value:,}'
@@ -175,23 +170,18 @@ def recipes(options):
   """Lists the recipes with their exact parameter counts."""
   found = []
   for name in installed.names():
-    info = installed.info(name)
-    run = config.load([name])
-    info['parameters'] = models.build(run.model).num_params
-    found.append(info)
+    model = models.build(config.load([name]).model)
+    found.append(
+      installed.info(name)._asdict() | {'parameters': model.num_params}
+    )
   if options.json:
     print(json.dumps(found, indent=2))
     return
-  table = rich_table.Table('name', 'system', 'family', 'paper', 'parameters')
-  table.columns[-1].justify = 'right'
-  for info in found:
-    table.add_row(
-      *(
-        f'{info[key]:,}' if key == 'parameters' else info[key]
-        for key in ('name', 'system', 'family', 'paper', 'parameters')
-      )
-    )
-  rich_console.Console().print(table)
+  columns = 'name', 'system', 'family', 'paper', 'parameters'
+  rows = [[str(info[key]) for key in columns[:-1]] for info in found]
+  for row, info in zip(rows, found, strict=True):
+    row.append(f'{info["parameters"]:,}')
+  show.table([columns, *rows])
 
 
 def vocab(options):
@@ -217,7 +207,7 @@ def inspect(options):
   run = load(options)
   vocabulary = data.load_vocabulary(run.data)
   data.check(run, vocabulary)
-  store = data.open_or_build(run.data, vocabulary)
+  store = fitting.open_store(run.data, vocabulary, print)
   batches = data.Batches(run, store, vocabulary, options.split)
   show.batch(batches.at(options.position, options.rows), vocabulary)
 

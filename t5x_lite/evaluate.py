@@ -1,11 +1,14 @@
 """Teacher-forced measures on documents that training never saw."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite import losses
 from t5x_lite import partitioning
+from t5x_lite import storage
 
 
 def make_eval_step(model, is_text_V):
@@ -45,14 +48,17 @@ class HeldOut:
   """
 
   def __init__(self, model, batches, vocabulary, mesh, batch_size):
-    self.batches, self.mesh, self.batch_size = batches, mesh, batch_size
-    ids = np.arange(model.spec.vocab_size)
-    self.is_text_V = (
-      (ids < vocabulary.size)
-      & ~vocabulary.is_sentinel(ids)
-      & (ids != vocabulary.eos_id)
-      & (ids != vocabulary.pad_id)
+    self.batches, self.mesh = batches, mesh
+    # Rows that fill up a batch count for nothing: it may be larger than asked.
+    shards = partitioning.batch_shards(mesh.shape)
+    self.batch_size = -(-batch_size // shards) * shards
+    ids = np.arange(vocabulary.size)
+    is_text = ~vocabulary.is_sentinel(ids) & ~np.isin(
+      ids, [vocabulary.eos_id, vocabulary.pad_id]
     )
+    # Rows of the embedding past the vocabulary stand for nothing.
+    padding = model.spec.vocab_size - vocabulary.size
+    self.is_text_V = np.pad(is_text, (0, padding))
     self._step = jax.jit(make_eval_step(model, self.is_text_V))
 
   def __call__(self, params, limit=None):
@@ -79,6 +85,15 @@ class HeldOut:
       'text_tokens': int(text),
       'examples': examples,
     }
+
+
+def save(workdir, step, metrics):
+  """Writes what was measured at a step, and returns the file."""
+  folder = storage.make_folder(storage.path(workdir) / 'evaluation')
+  file = folder / f'validation-{step}.json'
+  text = json.dumps({'step': step} | metrics, indent=2)
+  storage.write_text(file, f'{text}\n')
+  return file
 
 
 def entropy(counts):

@@ -5,7 +5,6 @@ import itertools
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite import checkpoints

@@ -1,4 +1,4 @@
-"""Losses: sums and weights, divided once by whoever adds up the last of them."""
+"""Losses: sums and weights, divided once by whoever adds up the last."""
 
 import math
 

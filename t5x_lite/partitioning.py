@@ -110,20 +110,16 @@ def partition_spec(shape, axes, mesh):
 
 
 def unsharded(shapes, axes, mesh):
-  """Parameters that a rule would shard, but the mesh does not divide.
-
-  Returns:
-    {path: (shape, logical axis)}, of a nested dict.
-  """
-  found = {}
+  """A line for each parameter that a rule would shard, and the mesh can't."""
   leaves = jax.tree_util.tree_leaves_with_path(shapes)
   names = jax.tree.leaves(axes, is_leaf=lambda x: isinstance(x, tuple))
-  for (path, leaf), leaf_axes in zip(leaves, names, strict=True):
-    for size, axis in zip(leaf.shape, leaf_axes):
-      shards = math.prod(mesh.shape[name] for name in RULES[axis])
-      if size % shards:
-        found[path_name(path)] = leaf.shape, axis
-  return found
+  return [
+    f'not sharded over {axis}, as the mesh does not divide it: '
+    f'{path_name(path)} {list(leaf.shape)}'
+    for (path, leaf), leaf_axes in zip(leaves, names, strict=True)
+    for size, axis in zip(leaf.shape, leaf_axes, strict=True)
+    if size % math.prod(mesh.shape[name] for name in RULES[axis])
+  ]
 
 
 def path_name(path):

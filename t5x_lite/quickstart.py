@@ -1,8 +1,9 @@
 """From nothing to a small T5 that fills in blanks, in one command."""
 
-import json
 import re
+import shutil
 import statistics
+import sys
 import time
 
 import jax
@@ -13,11 +14,11 @@ from rich import table as rich_table
 from t5x_lite import config
 from t5x_lite import data
 from t5x_lite import evaluate
+from t5x_lite import fit
 from t5x_lite import flops
 from t5x_lite import infer
 from t5x_lite import reporting
 from t5x_lite import storage
-from t5x_lite import train
 
 BLANK = '<extra_id_0>'
 
@@ -31,7 +32,7 @@ def run(workdir, recipe, say=print):
     say: prints a line.
 
   Returns:
-    The exit code, as of `train.fit`.
+    The exit code, as of `fit.fit`.
   """
   started = time.perf_counter()
   workdir = storage.make_folder(workdir)
@@ -40,11 +41,11 @@ def run(workdir, recipe, say=print):
   if not vocabulary.exists():
     say(f'training a vocabulary of {spec.model.vocab_size:,} pieces')
     data.train_vocabulary(spec.data, vocabulary, spec.model.vocab_size)
-  code = train.fit(spec, workdir, say)
+  code = fit.fit(spec, workdir, say)
   if code:
     return code
   predictor = infer.Predictor(workdir)
-  store = data.open_or_build(spec.data, predictor.vocabulary)
+  store = fit.open_store(spec.data, predictor.vocabulary, say)
   held_out = data.Batches(spec, store, predictor.vocabulary, 'validation')
   with jax.set_mesh(predictor.mesh):
     after = evaluate.HeldOut(
@@ -54,10 +55,7 @@ def run(workdir, recipe, say=print):
       predictor.mesh,
       spec.batch_size,
     )(predictor.params)
-  storage.write_text(
-    workdir / 'evaluation.json',
-    json.dumps({'step': predictor.step} | after, indent=2) + '\n',
-  )
+  evaluate.save(workdir, predictor.step, after)
   console = rich_console.Console()
   show_blanks(predictor, store, console)
   picture = reporting.plot_losses(workdir)
@@ -67,24 +65,19 @@ def run(workdir, recipe, say=print):
 
 
 def blanks(store, vocabulary, count=4):
-  """Held-out lines with one word blanked: (text with blank, word)."""
+  """Held-out passages with one word blanked: (text with blank, word)."""
   tokens = store.split('validation')
-  length = 96
-  starts = np.linspace(0, tokens.num_tokens - length, 4 * count).astype(int)
+  length = min(100, tokens.num_tokens)
+  starts = np.linspace(0, tokens.num_tokens - length, count).astype(int)
   found = []
   for row in tokens.rows(starts, length):
-    # The first and last line of a row may be cut.
-    lines = vocabulary.decode([int(t) for t in row]).split('\n')[1:-1]
-    text = ' '.join(' '.join(lines).split())
+    # Both ends may be in the middle of a word.
+    text = ' '.join(vocabulary.decode([int(t) for t in row]).split()[1:-1])
     words = list(re.finditer(r"\b[a-z']{2,}\b", text))
-    if len(words) < 12:
-      continue
-    word = words[len(words) // 2]
-    found.append(
-      (text[: word.start()] + BLANK + text[word.end() :], word.group())
-    )
-    if len(found) == count:
-      break
+    if words:
+      word = words[len(words) // 2]
+      blanked = text[: word.start()] + BLANK + text[word.end() :]
+      found.append((blanked, word.group()))
   return found
 
 
@@ -108,66 +101,52 @@ def show_blanks(predictor, store, console):
 
 def show_summary(spec, workdir, after, picture, recipe, console):
   """One screen: what was reached, how fast, where it is, what to try."""
-  lines = [
-    json.loads(line)
-    for line in (workdir / 'metrics.jsonl').read_text().splitlines()
-  ]
+  lines = reporting.read_metrics(workdir)
   before = next(m for m in lines if m['split'] == 'validation')
   steps = [m for m in lines if m['split'] == 'train']
 
   def median(name):
     return statistics.median(m[name] for m in steps)
 
+  def both(name, style):
+    return f'{before[name]:{style}} before, {after[name]:{style}} after'
+
   lengths = data.feature_lengths(spec)
+  seconds = median('timing/seconds_per_step')
   cost, _ = flops.train_step(
     spec.model, spec.batch_size, lengths['inputs'], lengths['targets']
   )
   gain = after['unigram_entropy'] - after['text_loss']
+  rows = {
+    'held-out loss': f'{both("text_loss", ".3f")} (nats a token of text)',
+    '  unigram entropy': f'{after["unigram_entropy"]:.3f} of the same '
+    f'{after["text_tokens"]:,} tokens: {gain:.3f} better',
+    '  of sentinels': both('marker_loss', '.3f'),
+    'accuracy': f'{both("accuracy", ".1%")}; of text '
+    f'{both("text_accuracy", ".1%")}',
+    'speed': f'{median("perf/tokens_per_second"):,.0f} tokens/s, '
+    f'{seconds * 1e3:.0f} ms a step',
+    'arithmetic': f'{cost / 1e9:.1f} GFLOP a step, '
+    f'{cost / 1e9 / seconds:,.0f} GFLOP/s',
+    '  of the peak': f'{median("perf/mfu"):.1%} of a matrix product on this '
+    'machine',
+    'recipe': workdir / 'config.json',
+    'checkpoints': workdir / 'checkpoints',
+    'metrics': f'{workdir / "metrics.jsonl"}, {workdir / "tensorboard"}',
+    'picture': picture,
+  }
   table = rich_table.Table(show_header=False, box=None, padding=(0, 2))
-  for name, value in (
-    (
-      'held-out loss, text',
-      f'{before["text_loss"]:.3f} before, {after["text_loss"]:.3f} after '
-      f'{spec.steps:,} steps (nats a token)',
-    ),
-    (
-      'unigram entropy',
-      f'{after["unigram_entropy"]:.3f} of the same '
-      f'{after["text_tokens"]:,} tokens: {gain:.3f} nat better',
-    ),
-    (
-      'held-out loss, sentinels',
-      f'{before["marker_loss"]:.3f} before, {after["marker_loss"]:.3f} after',
-    ),
-    (
-      'accuracy',
-      f'{before["accuracy"]:.1%} before, {after["accuracy"]:.1%} after; '
-      f'of text {after["text_accuracy"]:.1%}',
-    ),
-    (
-      'speed',
-      f'{median("perf/tokens_per_second"):,.0f} tokens/s, '
-      f'{median("timing/seconds_per_step") * 1e3:.0f} ms a step',
-    ),
-    (
-      'arithmetic',
-      f'{cost / 1e9:.1f} GFLOP a step, '
-      f'{cost / 1e9 / median("timing/seconds_per_step"):,.0f} GFLOP/s: '
-      f"{median('perf/mfu'):.1%} of this machine's matrix product",
-    ),
-    ('recipe', f'{workdir / "config.json"}'),
-    ('checkpoints', f'{workdir / "checkpoints"}'),
-    ('metrics', f'{workdir / "metrics.jsonl"}, {workdir / "tensorboard"}'),
-    ('picture', f'{picture}'),
-  ):
-    table.add_row(name, value)
-  console.rule('summary')
+  for name, value in rows.items():
+    table.add_row(name, str(value))
+  console.rule(f'summary of {spec.steps:,} steps')
   console.print(table, highlight=False)
-  console.print('\nnext:', style='bold')
+  console.print('next:', style='bold')
+  program = 't5x_lite' if shutil.which('t5x_lite') else sys.argv[0]
   for command in (
-    f"echo 'To be, or not to {BLANK}' | t5x_lite infer --workdir={workdir} "
+    f'echo "To be, or not to {BLANK}" | {program} infer --workdir={workdir} '
     '--candidates=5',
-    't5x_lite inspect --gin_file=t5/quickstart',
-    't5x_lite train --corpus=YOUR.txt --workdir=runs/yours',
+    f'{program} inspect --gin_file={recipe} '
+    f'--gin.Data.vocabulary={workdir / "vocabulary.model"}',
+    f'{program} train --corpus=YOUR.txt --workdir=runs/yours',
   ):
     console.print(f'  {command}', highlight=False, soft_wrap=True)

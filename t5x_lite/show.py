@@ -1,9 +1,17 @@
-"""A batch as a person would read it."""
+"""Batches and tables as a person would read them."""
 
 from rich import console as rich_console
 from rich import text as rich_text
 
 SEGMENT_STYLES = ('cyan', 'magenta', 'yellow', 'blue')
+
+
+def table(rows):
+  """Prints rows of text in aligned columns, the last to the right."""
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  for row in rows:
+    cells = [cell.ljust(n) for cell, n in zip(row, widths, strict=True)]
+    print('  '.join([*cells[:-1], row[-1].rjust(widths[-1])]))
 
 
 def tokens(ids, counted, vocabulary):

@@ -6,6 +6,7 @@ Nothing else in the project assumes rename, append or fsync.
 import contextlib
 import os
 import uuid
+
 from etils import epath
 
 from t5x_lite import errors

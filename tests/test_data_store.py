@@ -9,6 +9,7 @@ import pytest
 
 from t5x_lite import errors
 from t5x_lite import specs
+from t5x_lite import storage
 from t5x_lite.data import building
 from t5x_lite.data import store
 from t5x_lite.data import vocabularies
@@ -65,6 +66,27 @@ def test_any_stretch_can_be_read(small, tmp_path):
       np.testing.assert_array_equal(row, padded[start : start + length])
   for i, (_, text) in enumerate(texts):
     assert BYTES.decode(tokens.document(i)) == text
+
+
+def test_shards_may_end_in_a_short_record(small, tmp_path):
+  # As many builders of one array would leave them.
+  values, shards, folder = np.arange(100, 125), [], storage.path(tmp_path)
+  for name, part in (
+    ('a', values[:10]),
+    ('b', values[10:12]),
+    ('c', values[12:]),
+  ):
+    writer = building._ArrayWriter(folder, name, '<i8')
+    writer.append(part)
+    entry = writer.close()
+    shards += entry['shards']
+  array = store.Array(folder, entry | {'shards': shards})
+  assert len(array) == 25
+  assert array.read([0, 8, 24], 17).tolist() == [
+    values[:17].tolist(),
+    values[8:].tolist(),
+    [124] + 16 * [0],
+  ]
 
 
 def test_documents_lie_end_to_end(tmp_path):

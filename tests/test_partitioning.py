@@ -60,12 +60,13 @@ def test_rules():
 
 def test_what_is_left_whole_is_told():
   m = mesh(data=2, tensor=4)
-  found = partitioning.unsharded(
+  [line] = partitioning.unsharded(
     {'q': jax.ShapeDtypeStruct((8, 6, 5), 'float32')},
     {'q': ('embed', 'heads', 'kv')},
     m,
   )
-  assert found == {'q': ((8, 6, 5), 'heads')}
+  assert 'heads' in line
+  assert line.endswith('q [8, 6, 5]')
 
 
 def test_merged_axes_keep_their_place():

@@ -2,7 +2,6 @@
 
 from flax import nnx
 import jax
-import jax.numpy as jnp
 
 from t5x_lite import partitioning
 from t5x_lite.nn import attention

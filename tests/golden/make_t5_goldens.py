@@ -178,9 +178,9 @@ def to_tree(spec, named):
 
     bias = 'layer.0.SelfAttention.relative_attention_bias.weight'
     if spec['per_layer']:
-      tree[f'{stack}/layers/position/rel_embedding'] = stacked(
-        bias
-      ).swapaxes(1, 2)
+      tree[f'{stack}/layers/position/rel_embedding'] = stacked(bias).swapaxes(
+        1, 2
+      )
     else:
       table = named[f'{stack}.block.0.{bias}']
       tree[f'{stack}/position/rel_embedding'] = table.T
