@@ -23,7 +23,7 @@ define install
 @touch $@
 endef
 
-.PHONY: help quickstart test oracle format lint wheel python
+.PHONY: help quickstart test faults oracle format lint wheel python
 .DEFAULT_GOAL := help
 
 
@@ -35,6 +35,9 @@ quickstart: $(READY) $(SHAKESPEARE)  ## train a small T5 on Shakespeare, measure
 
 test: $(READY)  ## the tests that need neither torch nor a network
 	@$(BIN)/python -m pytest
+
+faults: $(READY)  ## kill, interrupt and starve a training run, minutes long
+	@$(BIN)/python -m pytest -m faults
 
 oracle: $(ORACLE)  ## compare with transformers in float64 (installs torch)
 	@# These files alone: torch's Triton crashes where TensorFlow is loaded.

@@ -44,7 +44,7 @@ def positive(text):
     value = int(text)
   except ValueError:
     value = 0
-  if value < 1:
+  if not 1 <= value < 2**62:
     raise argparse.ArgumentTypeError(f'got {text!r}, expected an int >= 1')
   return value
 
@@ -184,16 +184,24 @@ def main(argv=None):
     allocator.keep_freed_memory()
     from t5x_lite import commands  # loads JAX
 
-    return getattr(commands, options.command)(options) or 0
-  except errors.UserError as e:
+    code = getattr(commands, options.command)(options) or 0
+    sys.stdout.flush()
+    return code
+  except (errors.UserError, OSError) as e:
+    if isinstance(e, OSError) and sys.stdout is sys.__stdout__:
+      # It may be the output that failed. Python would complain again at exit.
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(e, BrokenPipeError):
+      return errors.NOT_READ
     if '--debug' in argv:
       raise
-    print(f't5x_lite: {e}', file=sys.stderr)
+    notes = getattr(e, '__notes__', ())  # what else went wrong
+    if isinstance(e, OSError):
+      e = errors.StorageError(
+        'cannot read or write', where=e.filename, got=e.strerror or e
+      )
+    print(f't5x_lite: {e}', *notes, sep='\n', file=sys.stderr)
     return e.exit_code
-  except BrokenPipeError:
-    # Whoever read our output left. Python would complain again at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
   except KeyboardInterrupt:
     print('t5x_lite: interrupted', file=sys.stderr)
     return errors.INTERRUPTED

@@ -3,10 +3,14 @@
 import jax
 import jax.numpy as jnp
 
+from t5x_lite.nn import modules
+
 START = 0  # what a decoder sees before its first token, as T5's does
 
 
-def greedy(model, params, tokens_BK, segments_BK, length, eos_id, prompt_BP):
+def greedy(
+  model, params, tokens_BK, segments_BK, length, num_ids, eos_id, prompt_BP
+):
   """The likeliest token at each step.
 
   Args:
@@ -15,6 +19,7 @@ def greedy(model, params, tokens_BK, segments_BK, length, eos_id, prompt_BP):
     tokens_BK: encoder inputs.
     segments_BK: above 0 where they are real.
     length: most tokens to decode.
+    num_ids: of the vocabulary; rows of the table past it are never chosen.
     eos_id: ends a sequence.
     prompt_BP: tokens that must come first; -1 where free, P may be 0.
 
@@ -36,7 +41,8 @@ def greedy(model, params, tokens_BK, segments_BK, length, eos_id, prompt_BP):
     logits, cache = model.step(params, cache, last)
     log_p = jax.nn.log_softmax(logits)
     wanted = jax.lax.dynamic_index_in_dim(forced, n, axis=1, keepdims=False)
-    chosen = jnp.where(wanted >= 0, wanted, jnp.argmax(log_p, axis=-1))
+    likeliest = jnp.argmax(log_p[:, :num_ids], axis=-1)
+    chosen = jnp.where(wanted >= 0, wanted, likeliest)
     chosen = jnp.where(done, 0, chosen).astype(jnp.int32)
     gain = jnp.take_along_axis(log_p, chosen[:, None], axis=-1)[:, 0]
     tokens = tokens.at[:, n].set(chosen)
@@ -44,7 +50,7 @@ def greedy(model, params, tokens_BK, segments_BK, length, eos_id, prompt_BP):
     done |= chosen == eos_id
     return cache, chosen, tokens, log_probs, done, n + 1
 
-  dtype = jnp.promote_types(jnp.dtype(model.spec.dtype), jnp.float32)
+  dtype = modules.at_least_float32(jnp.dtype(model.spec.dtype))
   carry = (
     cache,
     jnp.full((batch,), START, jnp.int32),

@@ -3,6 +3,7 @@
 import difflib
 
 INTERRUPTED = 130  # Ctrl-C, after saving
+NOT_READ = 141  # whoever read our output left, as by `| head`
 PREEMPTED = 143  # SIGTERM, after saving
 
 

@@ -99,4 +99,4 @@ def save(workdir, step, metrics):
 def entropy(counts):
   """Entropy, in nats, of drawing one of these counted things."""
   share = counts[counts > 0] / counts.sum()
-  return float(-np.sum(share * np.log(share)))
+  return float(np.sum(share * np.log(1 / share)))

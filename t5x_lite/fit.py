@@ -13,6 +13,7 @@ from t5x_lite import data
 from t5x_lite import errors
 from t5x_lite import evaluate
 from t5x_lite import flops
+from t5x_lite import infer
 from t5x_lite import partitioning
 from t5x_lite import record as records
 from t5x_lite import reporting
@@ -75,6 +76,13 @@ def open_store(spec, vocabulary, say):
     for note in store.notes():
       say(note)
   return store
+
+
+def keep_vocabulary(spec, workdir):
+  """Copies the vocabulary into the workdir, so that it needs nothing else."""
+  kept = workdir / infer.VOCABULARY
+  if spec.vocabulary != 'bytes' and not kept.exists():
+    storage.write_bytes(kept, storage.path(spec.vocabulary).read_bytes())
 
 
 def resumable(run, record, saver, fingerprint, say):
@@ -194,6 +202,7 @@ def fit(run, workdir, say=print):
         say(f'done: all {run.steps} steps are in {workdir}')
         return 0
       storage.write_text(workdir / 'config.json', records.to_json(record))
+      keep_vocabulary(run.data, workdir)
       for line in partitioning.unsharded(
         program.model.abstract, program.model.axes, mesh
       ):
@@ -215,6 +224,7 @@ def fit(run, workdir, say=print):
       with StopSignals() as stop:
         loop = Loop(program, saver, batches, held_out, workdir, stop, say)
         loop(state, begin or 0, position['examples'], record)
+        saver.wait()  # a signal that comes now does not cut off the last save
   return stop.exit_code
 
 

@@ -54,6 +54,7 @@ PEAKS = {
   'TPU v6 lite': 918e12,
   'TPU v6e': 918e12,
   'NVIDIA A100': 312e12,
+  'NVIDIA H100 PCIe': 756e12,
   'NVIDIA H100': 989e12,
   'NVIDIA H200': 989e12,
 }

@@ -1,5 +1,6 @@
 """Predictions of a trained model: text lines in, JSON lines out."""
 
+import dataclasses
 import functools
 import itertools
 import re
@@ -15,6 +16,9 @@ from t5x_lite import models
 from t5x_lite import partitioning
 from t5x_lite import record as records
 from t5x_lite import storage
+
+VOCABULARY = 'vocabulary.model'  # in a workdir, what it was trained with
+LONGEST = 16  # inputs, in lengths of training; attention grows with the square
 
 
 class Predictor:
@@ -33,7 +37,7 @@ class Predictor:
     self.vocabulary = data.load_vocabulary(self.run.data)
     self._greedy = jax.jit(
       functools.partial(decoding.greedy, self.model),
-      static_argnames=('length', 'eos_id'),
+      static_argnames=('length', 'num_ids'),
     )
     self._logits = jax.jit(self.model.apply)
 
@@ -43,6 +47,16 @@ class Predictor:
       [*self.vocabulary.encode(text, sentinels=True), self.vocabulary.eos_id]
       for text in texts
     ]
+    most = LONGEST * self.run.data.lengths['inputs']
+    for text, row in zip(texts, rows, strict=True):
+      if len(row) > most:
+        raise errors.DataError(
+          'text is too long for this model',
+          where=repr(text[:40]),
+          got=f'{len(row):,} tokens',
+          expected=f'at most {most:,}, {LONGEST} times what it was trained on',
+          fix='cut the line',
+        )
     # Lengths in steps, so that few shapes are compiled.
     length = -(-max(map(len, rows)) // 64) * 64
     tokens = np.zeros((len(rows), length), np.int32)
@@ -61,6 +75,7 @@ class Predictor:
         tokens,
         segments,
         length=length,
+        num_ids=self.vocabulary.size,
         eos_id=self.vocabulary.eos_id,
         prompt_BP=prompt,
       )
@@ -89,7 +104,8 @@ class Predictor:
 
     The blanks before a blank are filled by their best candidate. A candidate
     begins with one of the likeliest tokens and goes on greedily to the next
-    sentinel or the end, and its probability includes that it ends there.
+    sentinel or the end, and its probability includes that it ends there, unless
+    `length` cuts it off.
 
     Args:
       text: with `<extra_id_0>`, `<extra_id_1>`, ... for blanks.
@@ -100,10 +116,11 @@ class Predictor:
       [{'blank': name, 'candidates': [{'text', 'probability'}, ...]}, ...]
     """
     vocabulary = self.vocabulary
+    candidates = min(candidates, vocabulary.size)
     source = [np.repeat(x, candidates, axis=0) for x in self.encode([text])]
     prefix, found = [], []
-    for n in range(len(re.findall(r'<extra_id_\d+>', text))):
-      prefix.append(vocabulary.sentinel(n))
+    for number in map(int, re.findall(r'<extra_id_(\d+)>', text)):
+      prefix.append(vocabulary.sentinel(number))
       prompt = np.array([prefix], np.int32)
       first = self._next(source, prompt)
       starts = np.argsort(-first, kind='stable')[:candidates]
@@ -118,20 +135,16 @@ class Predictor:
       tokens, log_probs = self.decode(*source, total, free)
       options = []
       for row, gains in zip(tokens, log_probs):
-        begin = len(prefix)
-        end = begin + 1
-        if not self._ends(row[begin]):
-          while end < total and not self._ends(row[end]):
-            end += 1
-          span = [int(t) for t in row[begin:end]]
-          chance = gains[begin : end + 1].sum()
-        else:
-          span, chance = [], gains[begin]
+        begin = end = len(prefix)
+        while end < begin + length and not self._ends(row[end]):
+          end += 1
+        chance = gains[begin : end + self._ends(row[end])].sum()
+        span = [int(t) for t in row[begin:end]]
         options.append((float(np.exp(chance)), span))
       options.sort(key=lambda option: -option[0])
       found.append(
         {
-          'blank': f'<extra_id_{n}>',
+          'blank': f'<extra_id_{number}>',
           'candidates': [
             {'text': vocabulary.decode(span).strip(), 'probability': p}
             for p, span in options
@@ -173,6 +186,10 @@ def restore(workdir, step=None):
         'no checkpoint', where=workdir, fix='train into it first'
       )
     run = records.from_record(saver.read_record(step))
+    kept = workdir / VOCABULARY
+    if kept.exists():  # the run's own copy, wherever the first one is now
+      spec = dataclasses.replace(run.data, vocabulary=str(kept))
+      run = dataclasses.replace(run, data=spec)
     mesh = partitioning.make_mesh(run.mesh)
     model = models.build(run.model)
     shapes = jax.tree.map(

@@ -36,7 +36,7 @@ def run(workdir, recipe, say=print):
   """
   started = time.perf_counter()
   workdir = storage.make_folder(workdir)
-  vocabulary = workdir / 'vocabulary.model'
+  vocabulary = workdir / infer.VOCABULARY
   spec = config.load([recipe], [f'Data.vocabulary={str(vocabulary)!r}'])
   if not vocabulary.exists():
     say(f'training a vocabulary of {spec.model.vocab_size:,} pieces')

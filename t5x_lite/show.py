@@ -3,8 +3,6 @@
 from rich import console as rich_console
 from rich import text as rich_text
 
-SEGMENT_STYLES = ('cyan', 'magenta', 'yellow', 'blue')
-
 
 def table(rows):
   """Prints rows of text in aligned columns, the last to the right."""
@@ -20,7 +18,10 @@ def tokens(ids, counted, vocabulary):
   run, style = [], None
 
   def flush():
-    shown.append(vocabulary.decode(run), style=style)
+    text = vocabulary.decode(run)
+    # A corpus may hold what would command the terminal.
+    safe = (c if c.isprintable() or c in '\n\t' else '\ufffd' for c in text)
+    shown.append(''.join(safe), style=style)
     run.clear()
 
   for token, counts in zip(map(int, ids), counted, strict=True):

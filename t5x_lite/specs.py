@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from t5x_lite import errors
 
-Count = Annotated[int, '>= 1']
-Natural = Annotated[int, '>= 0']
+Count = Annotated[int, '>= 1', '< 2^31']
+Natural = Annotated[int, '>= 0', '< 2^31']
 Positive = Annotated[float, '> 0']
 NonNegative = Annotated[float, '>= 0']
 Fraction = Annotated[float, '>= 0', '< 1']
@@ -25,6 +25,7 @@ _BOUNDS = {
   '>= 0': lambda x: x >= 0,
   '> 0': lambda x: x > 0,
   '< 1': lambda x: x < 1,
+  '< 2^31': lambda x: x < 2**31,
   '>= 1 or -1': lambda x: x >= 1 or x == -1,
 }
 

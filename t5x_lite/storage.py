@@ -14,7 +14,15 @@ from t5x_lite import errors
 
 def path(name):
   """`name` as a path object, local (with ~ expanded) or remote."""
-  return epath.Path(os.path.expanduser(os.fspath(name)))
+  name = os.path.expanduser(os.fspath(name))
+  try:
+    if b'\0' in name.encode():
+      raise ValueError
+  except ValueError:
+    raise errors.ConfigError(
+      'path is not UTF-8 text', got=ascii(name), fix='rename it'
+    ) from None
+  return epath.Path(name)
 
 
 def absolute(name):

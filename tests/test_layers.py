@@ -18,8 +18,8 @@ models
 losses optimizers corruptions
 decoding checkpoints reporting data
 evaluate tasks
-infer train
-show fit
+infer train show
+fit
 quickstart
 commands
 cli

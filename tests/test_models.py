@@ -1,11 +1,14 @@
 """The model as a function: caches, packing, and what may see what."""
 
+import functools
+import types
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from t5x_lite import decoding
+from t5x_lite import losses
 from t5x_lite import models
 from t5x_lite import specs
 from tests import tiny
@@ -16,110 +19,171 @@ SHAPES = {
   'umt5': dict(position=specs.T5Bias(per_layer=True)),
   'no_position': dict(position=None),
 }
+ROWS, LENGTH = 4, 8  # of all batches here, so that each is compiled once
+NUM_IDS = 120  # of the vocabulary, of 128 rows of the table
 
 
-@pytest.fixture(params=SHAPES)
-def model_and_params(request):
+@pytest.fixture(scope='module', params=SHAPES)
+def system(request):
+  """A model, its parameters, a batch, and both ways to run it, compiled."""
   model = models.build(tiny.transformer(**SHAPES[request.param]))
-  return model, tiny.params(model)
-
-
-def test_cached_decoding_equals_teacher_forcing(model_and_params):
-  model, params = model_and_params
-  batch = tiny.batch(3, inputs=20, targets=9)
+  batch = tiny.batch(ROWS, inputs=16, targets=LENGTH)
   batch['decoder_segment_ids'][:] = 1
-  wanted = model.apply(params, batch)
-  cache = model.start(
-    params, batch['encoder_input_tokens'], batch['encoder_segment_ids'], 12
-  )
-  step = jax.jit(model.step)
-  for n in range(9):
-    logits, cache = step(params, cache, batch['decoder_input_tokens'][:, n])
-    np.testing.assert_allclose(logits, wanted[:, n], atol=2e-4)
-
-
-def test_scanned_layers_are_the_layers_one_by_one(model_and_params):
-  """Unrolling is a matter of speed alone."""
-  model, params = model_and_params
-  batch = tiny.batch(2)
-  unrolled = models.build(tiny.replace(model.spec, unroll=2))
-  np.testing.assert_allclose(
-    model.apply(params, batch), unrolled.apply(params, batch), atol=1e-5
-  )
-
-
-def test_strict_promotion(strict_promotion, model_and_params):
-  model, params = model_and_params
-  keys = jax.random.split(jax.random.key(0), 2)
-  model.apply(params, tiny.batch(2), keys)
-
-
-def test_dropout_masks_follow_the_key_of_the_row():
-  model = models.build(tiny.transformer(dropout=0.5))
   params = tiny.params(model)
-  keys = jax.random.split(jax.random.key(1), 4)
-  batch = tiny.batch(4)
-  apply = jax.jit(model.apply)
-  whole = apply(params, batch, keys)
-  rows = np.array([2, 0])
-  part = apply(params, {k: v[rows] for k, v in batch.items()}, keys[rows])
-  np.testing.assert_allclose(part, whole[rows], atol=1e-5)
+  decode = jax.jit(
+    functools.partial(decoding.greedy, model),
+    static_argnames=('length', 'num_ids'),
+  )
 
-
-def test_dropout_keeps_the_mean_and_the_rate():
-  from t5x_lite.nn import modules
-
-  x = jnp.ones((256, 50, 64))
-  keys = jax.random.split(jax.random.key(0), 256)
-  for share_length, draws in ((True, 256 * 64), (False, 256 * 64 * 50)):
-    y = modules.dropout(x, 0.3, keys, 0, share_length)
-    assert abs(float((y == 0).mean()) - 0.3) < 5 * (0.21 / draws) ** 0.5
-    np.testing.assert_allclose(y[y > 0], 1 / 0.7, rtol=1e-6)
-    assert bool((y == y[:, :1]).all()) == share_length
-
-
-def brute_force_greedy(model, params, batch, length, eos):
-  """Greedy decoding by running the whole model for each token."""
-  size = len(batch['encoder_input_tokens'])
-  tokens, done = np.zeros((size, length), np.int32), np.zeros(size, bool)
-  apply = jax.jit(model.apply)
-  for n in range(length):
-    inputs = np.pad(tokens, ((0, 0), (1, 0)))[:, :length]
-    logits = apply(
+  def greedy(eos_id, prompt=(), params=params):
+    forced = np.full((ROWS, LENGTH), -1, np.int32)
+    for row, tokens in enumerate(prompt):
+      forced[row, : len(tokens)] = tokens
+    tokens, log_probs = decode(
       params,
-      batch
-      | {
-        'decoder_input_tokens': inputs,
-        'decoder_segment_ids': np.ones_like(inputs),
-      },
+      batch['encoder_input_tokens'],
+      batch['encoder_segment_ids'],
+      length=LENGTH,
+      num_ids=NUM_IDS,
+      eos_id=eos_id,
+      prompt_BP=forced,
     )
-    tokens[:, n] = np.where(done, 0, np.argmax(logits[:, n], -1))
+    return np.asarray(tokens), np.asarray(log_probs)
+
+  apply = jax.jit(model.apply)
+
+  def teacher_forced(targets, params=params):
+    """Log probabilities [B, L, V] of each token after these before it."""
+    inputs = np.pad(targets, ((0, 0), (1, 0)))[:, :LENGTH]
+    return np.asarray(
+      jax.nn.log_softmax(
+        apply(params, batch | {'decoder_input_tokens': inputs})
+      )
+    )
+
+  return types.SimpleNamespace(
+    model=model,
+    params=params,
+    batch=batch,
+    greedy=greedy,
+    teacher_forced=teacher_forced,
+  )
+
+
+def brute_force_greedy(system, eos):
+  """Greedy decoding by running the whole model for each token."""
+  tokens, done = np.zeros((ROWS, LENGTH), np.int32), np.zeros(ROWS, bool)
+  for n in range(LENGTH):
+    best = np.argmax(system.teacher_forced(tokens)[:, n, :NUM_IDS], -1)
+    tokens[:, n] = np.where(done, 0, best)
     done |= tokens[:, n] == eos
   return tokens
 
 
-def test_greedy_is_the_likeliest_token_each_time(model_and_params):
-  model, params = model_and_params
-  batch = tiny.batch(5, inputs=16)
-  never_ends = brute_force_greedy(model, params, batch, 6, eos=-1)
-  eos = int(never_ends[0, 2])  # so that some rows end early
-  wanted = brute_force_greedy(model, params, batch, 6, eos)
-  inputs = batch['encoder_input_tokens'], batch['encoder_segment_ids']
-  free = np.zeros((5, 0), np.int32)
-  greedy = jax.jit(decoding.greedy, static_argnums=(0, 4, 5))
-  tokens, log_probs = greedy(model, params, *inputs, 6, eos, free)
+def test_cached_decoding_equals_teacher_forcing(system):
+  targets = system.batch['decoder_target_tokens']
+  wanted = system.teacher_forced(targets)
+  tokens, log_probs = system.greedy(-1, prompt=targets)
+  np.testing.assert_array_equal(tokens, targets)
+  np.testing.assert_allclose(
+    log_probs,
+    np.take_along_axis(wanted, targets[..., None], -1)[..., 0],
+    atol=2e-4,
+  )
+
+
+def test_greedy_is_the_likeliest_token_each_time(system):
+  never_ends = brute_force_greedy(system, eos=-1)
+  # So that a row ends early, and one that this token is not in does not.
+  eos = int(never_ends[0, 2])
+  wanted = brute_force_greedy(system, eos)
+  tokens, log_probs = system.greedy(eos)
   np.testing.assert_array_equal(tokens, wanted)
   after_end = np.cumsum(np.cumsum(wanted == eos, 1), 1) > 1
+  assert after_end[0, 3:].all()
+  assert (tokens[after_end] == 0).all()
   assert (log_probs[after_end] == 0).all()
   assert (log_probs[~after_end] < 0).all()
 
 
-def test_a_prompt_comes_first(model_and_params):
-  model, params = model_and_params
-  batch = tiny.batch(2, inputs=16)
-  inputs = batch['encoder_input_tokens'], batch['encoder_segment_ids']
-  prompt = np.array([[7, 9], [11, -1]], np.int32)
-  greedy = jax.jit(decoding.greedy, static_argnums=(0, 4, 5))
-  tokens, _ = greedy(model, params, *inputs, 5, 1, prompt)
+def test_a_prompt_comes_first(system):
+  tokens, _ = system.greedy(-1, prompt=[[7, 9], [11]])
+  free, _ = system.greedy(-1)
   assert tokens[0, :2].tolist() == [7, 9]
   assert tokens[1, 0] == 11
+  np.testing.assert_array_equal(tokens[2:], free[2:])
+  wanted = np.argmax(system.teacher_forced(tokens)[..., :NUM_IDS], -1)
+  np.testing.assert_array_equal(tokens[0, 2:], wanted[0, 2:])
+  np.testing.assert_array_equal(tokens[1, 1:], wanted[1, 1:])
+
+
+@pytest.mark.parametrize('system', ['t5_1_0'], indirect=True)
+def test_rows_past_the_vocabulary_are_never_chosen(system):
+  """They only pad the table, and no vocabulary can say what they mean."""
+  free, _ = system.greedy(-1)
+  table = system.params['token_embedder']['embedding'].copy()
+  table[127] = 50 * table[free[0, 0]]  # the likeliest by far, logits are tied
+  params = {**system.params, 'token_embedder': {'embedding': table}}
+  wanted = system.teacher_forced(free, params)[0, 0]
+  assert np.argmax(wanted) == 127
+  tokens, log_probs = system.greedy(-1, params=params)
+  assert (tokens < NUM_IDS).all()
+  assert tokens[0, 0] == free[0, 0]
+  # The probability is of the whole table, as in training.
+  np.testing.assert_allclose(log_probs[0, 0], wanted[free[0, 0]], atol=1e-4)
+
+
+@pytest.mark.parametrize('system', ['t5_1_1'], indirect=True)
+def test_unrolling_is_a_matter_of_speed_alone(system):
+  unrolled = models.build(tiny.replace(system.model.spec, unroll=2))
+  targets = system.batch['decoder_input_tokens'][:, 1:]
+  targets = np.pad(targets, ((0, 0), (0, 1)))
+  np.testing.assert_allclose(
+    jax.nn.log_softmax(jax.jit(unrolled.apply)(system.params, system.batch)),
+    system.teacher_forced(targets),
+    atol=1e-5,
+  )
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('shape', SHAPES)
+def test_strict_promotion(strict_promotion, shape, dtype):
+  """Tracing is enough: no dtype or rank is promoted unsaid."""
+  spec = tiny.transformer(**SHAPES[shape], dtype=dtype, dropout=0.1)
+  model = models.build(spec)
+  batch = tiny.batch(2)
+
+  def loss(params, batch, keys):
+    return losses.cross_entropy(
+      model.apply(params, batch, keys),
+      batch['decoder_target_tokens'],
+      batch['decoder_loss_weights'],
+      z_loss=1e-4,
+      label_smoothing=0.1,
+    )[0]
+
+  keys = jax.random.split(jax.random.key(0), 2)
+  grads = jax.eval_shape(jax.grad(loss), model.abstract, batch, keys)
+  assert grads == model.abstract
+  tokens, log_probs = jax.eval_shape(
+    lambda params, tokens, segments: decoding.greedy(
+      model, params, tokens, segments, 5, 100, 1, np.zeros((2, 0), np.int32)
+    ),
+    model.abstract,
+    batch['encoder_input_tokens'],
+    batch['encoder_segment_ids'],
+  )
+  assert (tokens.dtype, log_probs.dtype) == (np.int32, np.float32)
+
+
+def test_dropout_masks_follow_the_key_of_the_row():
+  model = models.build(tiny.transformer(dropout=0.5))
+  params, batch = tiny.params(model), tiny.batch(ROWS)
+  keys = jax.random.split(jax.random.key(1), ROWS)
+  apply = jax.jit(model.apply)
+  whole = apply(params, batch, keys)
+  rows = np.array([2, 0, 3, 1])
+  moved = apply(params, {k: v[rows] for k, v in batch.items()}, keys[rows])
+  np.testing.assert_allclose(moved, whole[rows], atol=1e-5)
+  other = apply(params, batch, keys[rows])
+  assert (np.abs(other - whole).max((1, 2)) > 0.1).all()

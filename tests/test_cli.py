@@ -1,0 +1,274 @@
+"""The command line: what it takes, what it says, and what it need not load."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import t5x_lite
+from t5x_lite import cli
+from t5x_lite import errors
+from t5x_lite import recipes
+
+COMMANDS = cli.make_parser()[1]
+REQUIRED = {
+  'evaluate': ['--workdir=x'],
+  'infer': ['--workdir=x'],
+  'vocab': ['--output=x'],
+}
+
+
+def parse(name, *options):
+  return cli.parse([name, *REQUIRED.get(name, []), *options])
+
+
+def child(code):
+  """What a new Python prints, for what must not have been imported before."""
+  done = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert not done.stderr
+  return done.stdout
+
+
+# -- help ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('name', [None, *COMMANDS])
+def test_help_fits_a_screen_and_says_all(name, capsys, monkeypatch):
+  monkeypatch.setenv('COLUMNS', '80')
+  with pytest.raises(SystemExit) as e:
+    cli.main([name, '--help'] if name else ['--help'])
+  assert e.value.code == 0
+  said = capsys.readouterr().out
+  lines = said.splitlines()
+  assert len(lines) <= 24
+  assert max(map(len, lines)) <= 80
+  if name is None:
+    assert all(f'\n    {command}' in said for command in COMMANDS)
+    return
+  for action in COMMANDS[name]._actions:
+    assert action.help, action.dest
+    assert all(option in said for option in action.option_strings)
+  assert ('--gin.NAME.FIELD=VALUE' in said) == (name in cli.TAKES_RECIPE)
+
+
+@pytest.mark.parametrize('name', COMMANDS)
+def test_examples_of_help_are_right(name):
+  text = cli.EXAMPLES[name].replace('\\\n', ' ')
+  commands = [
+    words.split()[1:]
+    for line in text.splitlines()
+    for words in line.split('|')
+    if words.split()[0] == 't5x_lite'
+  ]
+  assert commands
+  for arguments in commands:
+    assert cli.parse(arguments).command in COMMANDS
+  assert commands[0][0] == name
+
+
+def test_nothing_said_is_help(capsys):
+  with pytest.raises(SystemExit) as e:
+    cli.main([])
+  assert e.value.code == 0
+  assert 'COMMAND' in capsys.readouterr().out
+
+
+# -- options ------------------------------------------------------------------
+
+
+def test_values():
+  found = parse('infer', '--step=0', '--candidates', '3')
+  assert (found.workdir, found.step, found.candidates) == ('x', 0, 3)
+  assert (found.length, found.batch_size, found.input) == (64, 32, '-')
+  found = parse('train', '--gin_file=a', '--gin_file', 'b', '--dry_run')
+  assert (found.gin_file, found.dry_run, found.bindings) == (
+    ['a', 'b'],
+    True,
+    [],
+  )
+
+
+@pytest.mark.parametrize('name', COMMANDS)
+def test_bindings_only_where_a_recipe_is_taken(name):
+  binding = '--gin.Run.steps=3', "--gin.Data.corpus='a = b'"
+  if name in cli.TAKES_RECIPE:
+    assert parse(name, *binding).bindings == [
+      'Run.steps=3',
+      "Data.corpus='a = b'",
+    ]
+  else:
+    with pytest.raises(errors.ConfigError, match='takes no recipe.*Run.steps'):
+      parse(name, *binding)
+
+
+@pytest.mark.parametrize('name', COMMANDS)
+def test_the_nearest_option_is_offered(name):
+  for action in COMMANDS[name]._actions:
+    option = action.option_strings[-1]
+    wrong = option[:3] + 'q' + option[3:]
+    with pytest.raises(errors.ConfigError) as e:
+      parse(name, f'{wrong}=1')
+    assert f'got {wrong},' in str(e.value) or f'got {wrong};' in str(e.value)
+    assert f'did you mean {option}?' in str(e.value)
+    assert f't5x_lite {name} --help' in str(e.value)
+
+
+@pytest.mark.parametrize('arguments', [['--cor=x'], ['--work=x'], ['x']])
+def test_options_are_not_abbreviated(arguments):
+  with pytest.raises(errors.ConfigError, match='no such option'):
+    parse('train', *arguments)
+
+
+@pytest.mark.parametrize(
+  'name, option',
+  [
+    ('infer', '--length=0'),
+    ('infer', '--candidates=1.5'),
+    ('infer', '--batch_size=-1'),
+    ('evaluate', '--step=-1'),
+    ('inspect', '--rows=many'),
+    ('inspect', '--position='),
+    ('inspect', '--split=test'),
+    ('vocab', '--kind=word'),
+  ],
+)
+def test_wrong_values_are_refused_by_name(name, option, capsys):
+  assert cli.main([name, *REQUIRED.get(name, []), option]) == 2
+  said = capsys.readouterr()
+  assert said.err.startswith('t5x_lite: argument ' + option.split('=')[0])
+  assert said.err.count('\n') == 1
+  assert not said.out
+
+
+def test_errors_are_one_line_and_a_code(capsys):
+  assert cli.main(['trian']) == 2
+  assert 'did you mean train?' in capsys.readouterr().err
+  assert cli.main(['--verbose', 'train']) == 2
+  with pytest.raises(errors.ConfigError):
+    cli.main(['train', '--debug'])  # no recipe; with a traceback
+
+
+def test_interrupts_and_codes_of_commands(monkeypatch, capsys):
+  from t5x_lite import commands
+
+  def interrupted(options):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(commands, 'recipes', interrupted)
+  assert cli.main(['recipes']) == 130
+  assert capsys.readouterr().err == 't5x_lite: interrupted\n'
+  monkeypatch.setattr(commands, 'recipes', lambda options: 143)
+  assert cli.main(['recipes']) == 143
+
+
+def test_a_reader_that_leaves_is_told_by_the_code_alone():
+  code = """
+import sys, types, t5x_lite
+say_much = lambda options: [print('x' * 1000) for _ in range(1000)]
+t5x_lite.commands = types.SimpleNamespace(recipes=say_much)
+from t5x_lite import cli
+sys.exit(cli.main(['recipes']))
+"""
+  with subprocess.Popen(
+    [sys.executable, '-c', code],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+  ) as process:
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr.read() == b''
+  assert process.returncode == 128 + signal.SIGPIPE
+
+
+# -- what is loaded -----------------------------------------------------------
+
+HEAVY = ('jax', 'tensorflow', 'seqio', 'gin', 'numpy', 'rich', 'flax', 'orbax')
+
+
+def test_help_version_and_errors_load_nothing_heavy():
+  said = child(f"""
+import sys
+from t5x_lite import cli
+for arguments in (['--help'], ['train', '--help'], ['--version']):
+  try:
+    cli.main(arguments)
+  except SystemExit as e:
+    assert not e.code
+sys.stderr = sys.stdout
+assert cli.main(['trian']) == 2
+print([name for name in {HEAVY} if name in sys.modules])
+""")
+  *_, version, error, loaded = said.splitlines()
+  assert version == t5x_lite.__version__
+  assert 'trian' in error
+  assert loaded == '[]'
+
+
+def test_the_package_loads_at_once():
+  said = child(f"""
+import sys, time
+start = time.perf_counter()
+import t5x_lite
+print(time.perf_counter() - start)
+print([name for name in {HEAVY} if name in sys.modules])
+print(t5x_lite.specs.Mesh().data, hasattr(t5x_lite, 'no_such_module'))
+""")
+  seconds, loaded, used = said.splitlines()
+  assert float(seconds) < 1
+  assert (loaded, used) == ('[]', '-1 False')
+
+
+def test_commands_load_no_tensorflow():
+  said = child("""
+import sys
+from t5x_lite import commands, quickstart
+heavy = 'tensorflow', 'seqio', 'torch'
+print([name for name in heavy if name in sys.modules])
+""")
+  assert said == '[]\n'
+
+
+# -- recipes ------------------------------------------------------------------
+
+PUBLISHED = {
+  't5/1_0_small': 60_506_624,
+  't5/1_0_base': 222_903_552,
+  't5/1_0_large': 737_668_096,
+  't5/1_0_3b': 2_851_598_336,
+  't5/1_0_11b': 11_307_321_344,
+  't5/1_1_small': 76_961_152,
+  't5/1_1_base': 247_577_856,
+  't5/1_1_large': 783_150_080,
+  't5/1_1_xl': 2_849_757_184,
+  't5/1_1_xxl': 11_135_332_352,
+  'mt5/small': 300_176_768,
+  'mt5/base': 582_401_280,
+  'mt5/large': 1_229_581_312,
+  'mt5/xl': 3_742_619_648,
+  'mt5/xxl': 12_921_057_280,
+  'byt5/small': 299_637_760,
+  'byt5/base': 581_653_248,
+  'byt5/large': 1_228_183_552,
+  'byt5/xl': 3_737_801_728,
+  'byt5/xxl': 12_906_899_328,
+  'umt5/small': 306_601_984,
+  'umt5/base': 592_043_520,
+}
+
+
+def test_recipes_have_the_published_parameters(capsys):
+  assert not cli.main(['recipes', '--json'])
+  found = json.loads(capsys.readouterr().out)
+  counts = {entry['name']: entry['parameters'] for entry in found}
+  assert list(counts) == recipes.names()
+  assert counts.items() >= PUBLISHED.items()
+  # The header is prose; the command counts the shapes of the model.
+  assert counts == {n: recipes.info(n).parameters for n in recipes.names()}
+  for entry in found:
+    assert type(entry['parameters']) is int
+    for key in ('name', 'system', 'family', 'paper'):
+      assert entry[key] and isinstance(entry[key], str)

@@ -1,0 +1,219 @@
+"""Whatever stops a run, the same command ends it as if nothing had happened.
+
+`make faults` runs the long drills; `make test` the short one.
+"""
+
+import random
+import resource
+import shutil
+import signal
+import time
+
+import pytest
+
+from tests import runs
+
+STEPS = 60
+EVERY = 7
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  return runs.write_corpus(tmp_path_factory.mktemp('text'))
+
+
+@pytest.fixture
+def start(corpus, tmp_path):
+  """Starts the run, in a workdir and with a cache of the test's own."""
+
+  def run(workdir=tmp_path / 'run', cache=tmp_path / 'cache'):
+    return runs.start(
+      'train',
+      f'--corpus={corpus}',
+      f'--workdir={workdir}',
+      *runs.options(
+        Run__steps=STEPS, Checkpoints__every=EVERY, Evaluation__every=20
+      ),
+      T5X_LITE_CACHE=str(cache),
+    )
+
+  return run
+
+
+@pytest.fixture(scope='module')
+def undisturbed(corpus, tmp_path_factory):
+  """The workdir of a run that nothing disturbs."""
+  folder = tmp_path_factory.mktemp('undisturbed')
+  process = runs.start(
+    'train',
+    f'--corpus={corpus}',
+    f'--workdir={folder}/run',
+    *runs.options(
+      Run__steps=STEPS, Checkpoints__every=EVERY, Evaluation__every=20
+    ),
+    T5X_LITE_CACHE=f'{folder}/cache',
+  )
+  code, output = runs.finish(process)
+  assert code == 0, output
+  return folder / 'run'
+
+
+def wait_for(process, step):
+  """Reads a run's lines up to one of this step or a later one."""
+  for line in process.stdout:
+    word, _, rest = line.partition(' ')
+    if word == 'step' and int(rest.split('/')[0]) >= step:
+      return
+
+
+def moments(draw, early, late):
+  """Moments to disturb a run at: (step to wait for or None, seconds after it).
+
+  The early ones come at any time of the start: imports, tokenising, compiling.
+  The others follow steps that are saved or measured, from the next step's
+  beginning to the end of the save.
+  """
+  found = [(None, draw.uniform(0.1, 12)) for _ in range(early)]
+  steps = sorted(draw.sample(range(EVERY, STEPS, EVERY), late - 1))
+  return found + [(step, draw.uniform(0, 0.2)) for step in [*steps, STEPS]]
+
+
+def disturb(start, workdir, number, planned):
+  """Sends a signal at each moment, then lets the run end.
+
+  Returns:
+    The exit codes of the starts, and the steps that were saved after each.
+  """
+  codes, reached = [], []
+  for moment in [*planned, None]:
+    process = start(workdir)
+    if moment is not None:
+      step, delay = moment
+      if step is not None:
+        wait_for(process, step)
+      time.sleep(delay)
+      process.send_signal(number)
+    code, output = runs.finish(process)
+    assert 'Traceback' not in output, output
+    codes.append(code)
+    reached.append(max(runs.steps(workdir), default=0))
+  return codes, reached
+
+
+def assert_undisturbed(workdir, undisturbed):
+  """The same bits, losses, measures and consumed examples as undisturbed."""
+  runs.assert_same_state(workdir, undisturbed, STEPS)
+  lines = runs.metrics(workdir)
+  assert lines == runs.metrics(undisturbed)
+  steps = [line['step'] for line in lines if line['split'] == 'train']
+  assert steps == list(range(1, STEPS + 1))
+  for step in runs.steps(workdir):
+    _, position = runs.saved(workdir, step)
+    assert position['examples'] == step * 8
+
+
+def drill(start, undisturbed, workdir, number, planned):
+  codes, reached = disturb(start, workdir, number, planned)
+  # A run that had just ended when the signal came has nothing more to do.
+  *disturbed, last = codes
+  assert set(disturbed) <= {runs.EXIT_CODES[number], 0}
+  assert disturbed.count(0) <= 1 and last == 0
+  assert reached == sorted(reached) and reached[-1] == STEPS
+  assert_undisturbed(workdir, undisturbed)
+  return reached
+
+
+def test_two_kills(start, undisturbed, tmp_path):
+  planned = [(EVERY, 0.02), (5 * EVERY, 0.0)]
+  reached = drill(start, undisturbed, tmp_path / 'run', signal.SIGKILL, planned)
+  assert reached[1] >= 4 * EVERY  # at most one period is lost
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize('seed', [0, 1])
+def test_ten_kills(start, undisturbed, tmp_path, seed):
+  planned = moments(random.Random(seed), early=4, late=6)
+  drill(start, undisturbed, tmp_path / 'run', signal.SIGKILL, planned)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_ten_signals(start, undisturbed, tmp_path, number):
+  planned = moments(random.Random(number), early=4, late=6)
+  reached = drill(start, undisturbed, tmp_path / 'run', number, planned)
+  for (step, _), saved in zip(planned, reached):
+    assert saved >= (step or 0)  # not one step is lost
+
+
+@pytest.mark.faults
+def test_a_second_signal_leaves_at_once(start, undisturbed, tmp_path):
+  for step in (10, 21):
+    process = start()
+    wait_for(process, step)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    begun = time.monotonic()
+    code, output = runs.finish(process)
+    assert code == 143 and 'Traceback' not in output
+    assert time.monotonic() - begun < 5
+  assert runs.finish(start())[0] == 0
+  assert_undisturbed(tmp_path / 'run', undisturbed)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+  'limit, words',
+  [
+    (3_000, ['cannot write', 'metrics.jsonl']),
+    (100_000, ['save failed', 'checkpoints/', 'safe']),
+  ],
+)
+def test_a_full_disk(start, undisturbed, tmp_path, limit, words):
+  """No file may grow further: it is told once, and nothing is lost."""
+  process = start()
+  wait_for(process, 1)
+  resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+  code, output = runs.finish(process)
+  assert code == 7, output
+  message = output[output.index('t5x_lite: ') :]
+  assert len(message.splitlines()) <= 12 and 'Traceback' not in output
+  for word in words:
+    assert word in message
+  assert runs.finish(start())[0] == 0
+  assert_undisturbed(tmp_path / 'run', undisturbed)
+
+
+@pytest.mark.faults
+def test_a_damaged_checkpoint(start, undisturbed, tmp_path):
+  workdir = tmp_path / 'run'
+  process = start()
+  wait_for(process, 20)
+  process.send_signal(signal.SIGTERM)
+  assert runs.finish(process)[0] == 143
+  newest = workdir / 'checkpoints' / str(max(runs.steps(workdir)))
+  file = max(
+    (f for f in newest.rglob('*') if f.is_file()),
+    key=lambda f: f.stat().st_size,
+  )
+  content = bytearray(file.read_bytes())
+  content[len(content) // 2] ^= 1
+  file.write_bytes(content)
+  code, output = runs.finish(start())
+  assert code == 4, output
+  message = output[output.index('t5x_lite: ') :]
+  assert str(file) in message and 'delete this one' in message
+  assert len(message.splitlines()) <= 12
+  shutil.rmtree(newest)
+  assert runs.finish(start())[0] == 0
+  assert_undisturbed(workdir, undisturbed)
+
+
+@pytest.mark.faults
+def test_a_reader_that_leaves(start, undisturbed, tmp_path):
+  """As by `t5x_lite train | head`: not done, so not exit code 0."""
+  process = start()
+  wait_for(process, 10)
+  process.stdout.close()
+  assert process.wait(timeout=60) == 141
+  assert runs.finish(start())[0] == 0
+  assert_undisturbed(tmp_path / 'run', undisturbed)

@@ -1,0 +1,196 @@
+"""Predictions of a saved model, against its teacher-forced probabilities."""
+
+import jax
+import numpy as np
+import pytest
+
+from t5x_lite import checkpoints
+from t5x_lite import errors
+from t5x_lite import infer
+from t5x_lite import models
+from t5x_lite import record
+from t5x_lite import specs
+from tests import tiny
+
+EOS, SENTINEL = 1, 278  # of bytes with 20 sentinels, downward from 278
+SIZE = 279
+LENGTH = 8
+TEXTS = ['one', '', 'a longer line: ' + 'z' * 60, 'to be <extra_id_0>', 'déjà']
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+  """A run directory with steps 2 and 4 of an untrained model.
+
+  Its table has more rows than there are bytes and sentinels, and those past
+  the vocabulary are likely; so are the end and sentinels, so that spans end.
+  """
+  run = tiny.run(
+    tiny.transformer(vocab_size=384, encoder_layers=1, decoder_layers=1)
+  )
+  model = models.build(run.model)
+  folder = tmp_path_factory.mktemp('run')
+  with checkpoints.Checkpoints(folder, specs.Checkpoints()) as saver:
+    for step in (2, 4):
+      params = tiny.params(model, seed=step)
+      kernel = params['logits']['kernel']
+      kernel[:, SIZE:] *= 3
+      kernel[:, [EOS, *range(SENTINEL - 4, SENTINEL + 1)]] *= 2.5
+      saver.save(step, {'params': params}, {'examples': 0}, record.record(run))
+  return folder
+
+
+@pytest.fixture(scope='module')
+def predictor(workdir):
+  return infer.Predictor(workdir)
+
+
+@pytest.fixture(scope='module')
+def chances(predictor):
+  """Log probabilities of each next token, by the whole model each time."""
+  apply = jax.jit(predictor.model.apply)
+
+  def found(text, before):
+    tokens, segments = predictor.encode([text])
+    decoder = np.zeros((1, 64), np.int32)
+    decoder[0, 1 : len(before) + 1] = before
+    batch = {
+      'encoder_input_tokens': tokens,
+      'encoder_segment_ids': segments,
+      'decoder_input_tokens': decoder,
+      'decoder_segment_ids': np.ones_like(decoder),
+    }
+    logits = np.asarray(apply(predictor.params, batch), np.float64)
+    logits = logits[0, len(before)]
+    return logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+
+  return found
+
+
+def greedy_by_hand(chances, text, length):
+  """(tokens before the end, score) by the whole model for each token."""
+  tokens, score = [], 0.0
+  for _ in range(length):
+    log_p = chances(text, tokens)
+    token = int(np.argmax(log_p[:SIZE]))
+    score += log_p[token]
+    if token == EOS:
+      break
+    tokens.append(token)
+  return tokens, score
+
+
+def test_predictions_and_their_scores(predictor, chances):
+  """Each line as if it were alone, in the order of the input."""
+  found = predictor.predict(TEXTS, LENGTH)
+  assert [example['inputs'] for example in found] == TEXTS
+  ended = 0
+  for text, example in zip(TEXTS, found, strict=True):
+    tokens, score = greedy_by_hand(chances, text, LENGTH)
+    assert example['prediction'] == predictor.vocabulary.decode(tokens)
+    assert example['score'] == pytest.approx(score, abs=1e-3)
+    ended += len(tokens) < LENGTH
+  assert ended  # in some row before the others
+
+
+def test_encoding_marks_blanks_and_ends(predictor):
+  tokens, segments = predictor.encode(['a<extra_id_1>', '', 'x' * 64])
+  assert tokens.shape == segments.shape == (3, 128)
+  assert tokens[0, :4].tolist() == [97 + 3, SENTINEL - 1, EOS, 0]
+  assert tokens[1, :2].tolist() == [EOS, 0]
+  assert segments.sum(1).tolist() == [3, 1, 65]
+  with pytest.raises(errors.DataError, match='no such sentinel'):
+    predictor.encode(['<extra_id_20>'])
+
+
+def fill_by_hand(chances, text, numbers, candidates, length):
+  """Probabilities as products, a token at a time: [[(p, tokens), ...], ...]."""
+
+  def ends(token):
+    return token == EOS or 259 <= token < SIZE
+
+  before, found = [], []
+  for number in numbers:
+    before.append(SENTINEL - number)
+    first = chances(text, before)[:SIZE]
+    options = []
+    for token in np.argsort(-first)[:candidates]:
+      tokens, p = [], 1.0
+      token = int(token)
+      while True:
+        log_p = chances(text, before + tokens)
+        p *= np.exp(log_p[token])
+        if ends(token):
+          break
+        tokens.append(token)
+        if len(tokens) == length:
+          token = int(np.argmax(chances(text, before + tokens)[:SIZE]))
+          if ends(token):
+            p *= np.exp(chances(text, before + tokens)[token])
+          break
+        token = int(np.argmax(chances(text, before + tokens)[:SIZE]))
+      options.append((p, tokens))
+    options.sort(key=lambda option: -option[0])
+    found.append(options)
+    before += options[0][1]
+  return found
+
+
+@pytest.mark.parametrize(
+  'text, numbers, length',
+  [
+    ('to be <extra_id_0> to be', [0], 5),
+    ('<extra_id_0> and <extra_id_1> of <extra_id_2>', [0, 1, 2], 2),
+    ('the number counts <extra_id_3>', [3], 3),
+  ],
+)
+def test_blanks(predictor, chances, text, numbers, length):
+  found = predictor.fill(text, candidates=4, length=length)
+  wanted = fill_by_hand(chances, text, numbers, 4, length)
+  assert [blank['blank'] for blank in found] == [
+    f'<extra_id_{number}>' for number in numbers
+  ]
+  for blank, options in zip(found, wanted, strict=True):
+    got = [c['probability'] for c in blank['candidates']]
+    assert got == sorted(got, reverse=True)
+    np.testing.assert_allclose(got, [p for p, _ in options], rtol=1e-3)
+    assert [c['text'] for c in blank['candidates']] == [
+      predictor.vocabulary.decode(tokens).strip() for _, tokens in options
+    ]
+
+
+def test_no_blank(predictor):
+  assert predictor.fill('nothing to fill in', candidates=2) == []
+
+
+def test_more_candidates_than_tokens(predictor, monkeypatch):
+  def decode(tokens, segments, length, prompt):
+    assert len(tokens) == len(segments) == len(prompt) == SIZE
+    return np.maximum(prompt, 0), np.zeros(prompt.shape)
+
+  monkeypatch.setattr(predictor, 'decode', decode)
+  [blank] = predictor.fill('<extra_id_0>', candidates=1000)
+  assert len(blank['candidates']) == SIZE
+
+
+def test_any_step(workdir, predictor):
+  assert predictor.step == 4
+  older = infer.Predictor(workdir, step=2)
+  assert older.step == 2
+  same = jax.tree.map(np.array_equal, older.params, predictor.params)
+  assert not any(jax.tree.leaves(same))
+  with pytest.raises(errors.CheckpointError, match=r'one of \[2, 4\]'):
+    infer.Predictor(workdir, step=3)
+
+
+def test_no_checkpoint(tmp_path):
+  with pytest.raises(errors.CheckpointError, match='no checkpoint'):
+    infer.Predictor(tmp_path)
+
+
+def test_a_text_beyond_all_bounds_is_refused(predictor):
+  """Attention over it would take memory with the square of its length."""
+  most = infer.LONGEST * predictor.run.data.lengths['inputs']
+  predictor.encode(['x' * (most - 1)])
+  with pytest.raises(errors.DataError, match='too long.*xxx'):
+    predictor.encode(['short', 'x' * most])

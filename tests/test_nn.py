@@ -1,0 +1,229 @@
+"""The layers alone: position bias, masks, attention, dropout, stacking."""
+
+from flax import nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import t5_numpy
+
+from t5x_lite import models
+from t5x_lite import specs
+from t5x_lite.nn import attention
+from t5x_lite.nn import masks
+from t5x_lite.nn import modules
+from t5x_lite.nn import positions
+from tests import tiny
+
+TABLES = [(32, 128), (8, 20), (16, 20), (64, 256), (16, 256), (4, 3)]
+
+
+def bias_by_hand(bias, q, k, first):
+  """table[head, bucket(key - query)], one by one."""
+  table, spec = np.asarray(bias.rel_embedding[...]), bias.spec
+  found = np.zeros((len(table), q, k), np.float32)
+  for i, j in np.ndindex(q, k):
+    place = t5_numpy.bucket(
+      j - (i + first), bias.bidirectional, spec.buckets, spec.max_distance
+    )
+    found[:, i, j] = table[:, place]
+  return found
+
+
+@pytest.mark.parametrize(
+  'q, k, first, table, bidirectional',
+  [
+    (7, 7, 0, (32, 128), True),
+    (150, 150, 0, (32, 128), True),
+    (150, 150, 0, (32, 128), False),
+    (9, 40, 0, (8, 20), True),  # fewer queries than keys, and more
+    (40, 9, 0, (16, 20), False),
+    (1, 60, 0, (32, 128), False),  # one token of decoding, at several places
+    (1, 60, 59, (32, 128), False),
+    (1, 1, 0, (32, 128), True),
+    (3, 60, 30, (64, 256), False),
+  ],
+)
+def test_position_bias_is_a_table_of_key_minus_query(
+  q, k, first, table, bidirectional
+):
+  buckets, max_distance = table
+  spec = specs.T5Bias(buckets=buckets, max_distance=max_distance)
+  bias = positions.T5Bias(nnx.Rngs(params=3), spec, 2, bidirectional)
+  # While decoding, the place of the query is known on the device only.
+  got = jax.jit(lambda first: bias(q, k, first))(first)
+  np.testing.assert_array_equal(got, bias_by_hand(bias, q, k, first))
+
+
+@pytest.mark.parametrize('buckets, max_distance', TABLES)
+def test_bucket_starts_rise_to_the_last_bucket(buckets, max_distance):
+  starts = positions.bucket_starts(buckets, max_distance)
+  assert len(starts) == buckets - buckets // 2 - 1
+  assert starts == sorted(starts)
+  relative = -np.arange(2 * max_distance)
+  got = np.asarray(positions.bucket(relative, False, buckets, max_distance))
+  wanted = [t5_numpy.bucket(n, False, buckets, max_distance) for n in relative]
+  assert got.tolist() == wanted
+  assert got.max() == buckets - 1
+  assert got[max_distance] == buckets - 1
+
+
+def test_masks():
+  segments = np.array([[1, 1, 2, 0]])
+  seen = masks.same_segment(segments, np.array([[2, 1, 0]]))
+  assert seen.dtype == bool
+  assert seen[0].astype(int).tolist() == [
+    [0, 1, 0],
+    [0, 1, 0],
+    [1, 0, 0],
+    [0, 0, 1],  # else a row of padding would have nothing to see
+  ]
+  assert masks.causal(3, 3)[0].astype(int).tolist() == [
+    [1, 0, 0],
+    [1, 1, 0],
+    [1, 1, 1],
+  ]
+  assert masks.causal(1, 4, 2).astype(int).tolist() == [[[1, 1, 1, 0]]]
+  assert masks.causal(2, 4, jnp.int32(1)).astype(int).tolist() == [
+    [[1, 1, 0, 0], [1, 1, 1, 0]]
+  ]
+
+
+def attend_by_hand(q, k, v, mask, bias):
+  """In float64, one query of one head at a time."""
+  q, k, v, bias = (x.astype(np.float64) for x in (q, k, v, bias))
+  found = np.zeros(q.shape)
+  for b, i, h in np.ndindex(q.shape[:3]):
+    logits = k[b, :, h] @ q[b, i, h] + bias[h, i]
+    share = np.where(mask[b, i], np.exp(logits - logits.max()), 0)
+    found[b, i, h] = share @ v[b, :, h] / share.sum()
+  return found
+
+
+def draw_attention(dtype=np.float32, scale=1.0):
+  rng = np.random.default_rng(0)
+  q, k, v = (
+    (scale * rng.standard_normal((2, n, 3, 8))).astype(dtype) for n in (4, 6, 6)
+  )
+  mask = rng.random((2, 4, 6)) < 0.6
+  mask[:, :, 0] = True
+  return q, k, v, mask, rng.standard_normal((3, 4, 6)).astype(np.float32)
+
+
+def test_attention():
+  arrays = draw_attention()
+  got = attention.attend(*arrays, dropout=lambda x: x)
+  np.testing.assert_allclose(got, attend_by_hand(*arrays), atol=1e-5)
+
+
+def test_softmax_is_in_float32_under_bfloat16():
+  """As if the bfloat16 inputs were exact, until the weights are rounded."""
+  arrays = draw_attention(jnp.bfloat16, scale=3.0)
+  seen = []
+
+  def dropout(weights):
+    seen.append(weights)
+    return weights
+
+  got = attention.attend(*arrays, dropout)
+  assert got.dtype == seen[0].dtype == jnp.bfloat16
+  q, k, _, mask, bias = arrays
+  each_key = np.broadcast_to(np.eye(6, 8)[:, None], k.shape)
+  exact = attend_by_hand(q, k, each_key, mask, bias)[..., :6].swapaxes(1, 2)
+  # Rounded at the end, by 2^-9; logits of 50 in bfloat16 would err by a tenth.
+  error = np.abs(np.asarray(seen[0], np.float64) - exact)
+  assert (error <= 2**-8 * exact + 1e-6).all()
+
+
+def keys(n, seed=0):
+  return jax.random.split(jax.random.key(seed), n)
+
+
+@pytest.mark.parametrize('share_length', [True, False])
+def test_dropout_keeps_the_mean_and_the_rate(share_length):
+  x = jnp.ones((64, 20, 64))
+  y = modules.dropout(x, 0.3, keys(64), 0, share_length)
+  draws = 64 * 64 * (1 if share_length else 20)
+  assert abs(float((y == 0).mean()) - 0.3) < 5 * (0.21 / draws) ** 0.5
+  np.testing.assert_allclose(y[y > 0], 1 / 0.7, rtol=1e-6)
+  assert bool((y == y[:, :1]).all()) == share_length
+
+
+def test_dropout_places_and_rows_are_independent():
+  x = jnp.ones((8, 3, 500))
+  first = modules.dropout(x, 0.5, keys(8), site=0)
+  again = modules.dropout(x, 0.5, keys(8), site=0)
+  other = modules.dropout(x, 0.5, keys(8), site=1)
+  np.testing.assert_array_equal(first, again)
+  kept = np.stack([first[:, 0] > 0, other[:, 0] > 0]).reshape(16, -1)
+  # Two fair coins agree half of the time: five deviations of 500 throws.
+  agree = (kept[:, None] == kept[None]).mean(-1)[~np.eye(16, dtype=bool)]
+  assert np.abs(agree - 0.5).max() < 5 * 0.5 / 500**0.5
+
+
+def test_no_dropout_is_the_same_array():
+  x = jnp.ones((2, 3, 4))
+  assert modules.dropout(x, 0.5, None, 0) is x
+  assert modules.dropout(x, 0.0, keys(2), 0) is x
+
+
+def test_each_dropout_of_a_model_draws_its_own(monkeypatch):
+  """No two places of a step share a mask: keys and sites are all different."""
+  drawn, real = [], modules.dropout
+
+  def spy(x, rate, keys_B, site, share_length=True):
+    if keys_B is not None:
+      jax.debug.callback(
+        lambda data: drawn.append((data.tobytes(), site)),
+        jax.random.key_data(keys_B),
+        ordered=True,
+      )
+    return real(x, rate, keys_B, site, share_length)
+
+  monkeypatch.setattr(modules, 'dropout', spy)
+  model = models.build(tiny.transformer(dropout=0.1))
+  jax.jit(model.apply)(tiny.params(model), tiny.batch(2), keys(2))
+  jax.effects_barrier()
+  # After the embedding and at the end; in a layer after each of two or three
+  # parts, on the weights of one or two attentions, and in the feed-forward.
+  assert len(drawn) == 2 * 2 + 2 * (2 + 1 + 1) + 2 * (3 + 2 + 1)
+  assert len(set(drawn)) == len(drawn)
+
+
+def test_stack_differs_by_layer_and_names_the_axis():
+  def make(rngs):
+    return modules.Dense(
+      rngs, 'BE,EF->BF', (4, 5), ('embed', 'mlp'), modules.normal(1.0)
+    )
+
+  stacked = modules.stack(make, 3, nnx.Rngs(params=0))
+  kernel = stacked.kernel
+  assert kernel[...].shape == (3, 4, 5)
+  assert kernel.axes == ('layers', 'embed', 'mlp')
+  assert len({np.asarray(layer).tobytes() for layer in kernel[...]}) == 3
+  other = modules.stack(make, 3, nnx.Rngs(params=1)).kernel[...]
+  assert not (np.asarray(other) == np.asarray(kernel[...])).any()
+
+
+def test_norm():
+  x = np.random.default_rng(0).standard_normal((2, 3, 64)) * 1e4
+  norm = modules.RMSNorm(nnx.Rngs(params=0), 64)
+  scale = np.linspace(-1, 2, 64).astype(np.float32)
+  norm.scale[...] = jnp.asarray(scale)
+  wanted = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
+  got = norm(jnp.asarray(x, jnp.float32))
+  np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+  tiny_x = np.full((1, 1, 64), 1e-3)
+  got = norm(jnp.asarray(tiny_x, jnp.float32))
+  np.testing.assert_allclose(got[0, 0], scale / 2**0.5, rtol=1e-5)
+
+
+def test_norm_is_in_float32_under_bfloat16():
+  """Rounded once, before the scale, but for a few that lie between two."""
+  x = np.random.default_rng(0).standard_normal((8, 8, 64)).astype(jnp.bfloat16)
+  norm = modules.RMSNorm(nnx.Rngs(params=0), 64)
+  wide = x.astype(np.float64)
+  wide /= np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6)
+  got = norm(jnp.asarray(x))
+  assert got.dtype == jnp.bfloat16
+  assert (np.asarray(got) == wide.astype(jnp.bfloat16)).mean() > 0.995

@@ -1,0 +1,379 @@
+"""What a user does at the command line, on real text."""
+
+import io
+import json
+import resource
+import signal
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from t5x_lite import checkpoints
+from t5x_lite import cli
+from t5x_lite import config
+from t5x_lite import infer
+from t5x_lite import recipes
+from t5x_lite import record
+from tests import runs
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  return runs.write_corpus(tmp_path_factory.mktemp('text'))
+
+
+@pytest.fixture
+def command(capsys):
+  """Runs a command in this process: what it prints, once it ended well."""
+
+  def run(*arguments, code=0):
+    capsys.readouterr()
+    assert cli.main([str(argument) for argument in arguments]) == code
+    out, err = capsys.readouterr()
+    return out + err
+
+  return run
+
+
+@pytest.fixture
+def train(command, corpus):
+  """Trains the small run in a workdir."""
+
+  def run(workdir, *more, code=0, **settings):
+    return command(
+      'train',
+      f'--corpus={corpus}',
+      f'--workdir={workdir}',
+      *runs.options(**settings),
+      *more,
+      code=code,
+    )
+
+  return run
+
+
+@pytest.fixture(scope='module')
+def trained(corpus, tmp_path_factory):
+  """A workdir of six steps, not to be changed."""
+  workdir = tmp_path_factory.mktemp('trained')
+  arguments = ['train', f'--corpus={corpus}', f'--workdir={workdir}']
+  assert cli.main(arguments + runs.options()) == 0
+  return workdir
+
+
+# -- train --------------------------------------------------------------------
+
+
+def test_a_run_begins_ends_and_goes_on(train, tmp_path):
+  said = train(tmp_path, Run__steps=4)
+  assert 'step 4/4' in said and 'held out at step 0' in said
+  assert runs.steps(tmp_path) == [3, 4]
+  whole = (tmp_path / 'metrics.jsonl').read_text()
+  assert 'done: all 4 steps' in train(tmp_path, Run__steps=4)
+  assert (tmp_path / 'metrics.jsonl').read_text() == whole
+  keep = dict(Checkpoints__keep=1, Checkpoints__keep_every=6)
+  said = train(tmp_path, Run__steps=10, **keep)
+  assert 'steps: 4 -> 10' in said and 'going on from step 4' in said
+  assert runs.steps(tmp_path) == [6, 10]  # saved were 6, 9 and 10
+  trained = [x['step'] for x in runs.metrics(tmp_path) if x['split'] == 'train']
+  assert trained == list(range(1, 11))
+  said = train(tmp_path, code=2, Run__steps=5)
+  assert 'Run.steps 5' in said and '10 that are done' in said
+
+
+def test_a_run_that_is_cut_ends_like_one_that_is_not(
+  train, trained, cache, tmp_path
+):
+  """And no start after the first compiles anything."""
+  compiled = cache / 'compiled'
+  before = {file.name: file.stat().st_mtime_ns for file in compiled.iterdir()}
+  for steps in (2, 6):
+    jax.clear_caches()
+    train(tmp_path, Run__steps=steps)
+  runs.assert_same_state(tmp_path, trained, 6)
+  after = {file.name: file.stat().st_mtime_ns for file in compiled.iterdir()}
+  assert before and before == after
+
+
+def test_the_record_is_the_recipe(trained, corpus):
+  run = config.load(
+    ['t5/bytes'],
+    [
+      f'Data.corpus={str(corpus)!r}',
+      *(option.removeprefix('--gin.') for option in runs.options()),
+    ],
+  )
+  text = (trained / 'config.json').read_text()
+  assert json.loads(text) == record.record(run)
+  reader = checkpoints.Checkpoints.reader(trained)
+  assert reader.read_record(6) == record.record(run)
+
+
+def test_metrics_have_their_names(trained):
+  lines = (trained / 'metrics.jsonl').read_text().splitlines()
+  lines = [json.loads(line) for line in lines]
+  for line in lines:
+    if line['split'] == 'train':
+      assert line.keys() >= {
+        'loss',
+        'z_loss',
+        'cross_ent_loss',
+        'accuracy',
+        'learning_rate',
+        'grad_norm',
+        'timing/seconds_per_step',
+        'timing/steps_per_second',
+        'timing/seqs_per_second',
+        'timing/target_tokens_per_second',
+        'perf/mfu',
+        'perf/tokens_per_second',
+        'data/padding_fraction',
+      }
+      assert line['loss'] == pytest.approx(
+        line['cross_ent_loss'] + line['z_loss'], rel=1e-5
+      )
+      assert line['learning_rate'] == pytest.approx(0.02 * line['step'] / 100)
+      assert 0 < line['perf/mfu'] < 1
+      assert 0 <= line['data/padding_fraction'] < 0.5
+  measured = [x['step'] for x in lines if x['split'] == 'validation']
+  assert measured == [0, 6]
+  assert len(list((trained / 'tensorboard').glob('*/events*'))) == 2
+
+
+@pytest.mark.parametrize(
+  'settings, said',
+  [
+    ({'Transformer__embed_dim': 64}, 'model.embed_dim: 32 -> 64'),
+    ({'Data__held_out': 0.1}, 'data.held_out: 0.05 -> 0.1'),
+    ({'SpanCorruption__density': 0.1}, 'objective.density: 0.15 -> 0.1'),
+    ({'Run__seed': 1}, 'seed: 0 -> 1'),
+  ],
+)
+def test_another_model_or_data_is_refused(train, trained, settings, said):
+  before = sorted(trained.rglob('*'))
+  assert said in train(trained, code=2, Run__steps=8, **settings)
+  assert sorted(trained.rglob('*')) == before
+
+
+def test_a_changed_corpus_is_refused(train, trained, corpus):
+  text = corpus.read_text()
+  corpus.write_text(text + '\n\nOne more paragraph.')
+  said = train(trained, code=3, Run__steps=8)
+  corpus.write_text(text)
+  assert 'corpus or vocabulary changed' in said
+  assert str(trained / 'checkpoints' / '6') in said
+
+
+def test_what_may_change_is_told_and_counts_from_here(train, tmp_path):
+  train(tmp_path, Run__steps=3)
+  said = train(
+    tmp_path,
+    Run__steps=5,
+    Run__batch_size=16,
+    Schedule__peak=0.01,
+    Transformer__dtype='bfloat16',
+  )
+  for line in (
+    'batch_size: 8 -> 16',
+    'optimizer.schedule.peak: 0.02 -> 0.01',
+    "model.dtype: 'float32' -> 'bfloat16'",
+  ):
+    assert f'changed since the last start: {line}' in said
+  arrays, position = runs.saved(tmp_path, 5)
+  assert position['examples'] == 3 * 8 + 2 * 16
+  assert arrays['params/token_embedder/embedding'].dtype == np.float32
+  rates = {
+    x['step']: x['learning_rate']
+    for x in runs.metrics(tmp_path)
+    if x['split'] == 'train'
+  }
+  assert rates[3] == pytest.approx(0.02 * 3 / 100)
+  assert rates[4] == pytest.approx(0.01 * 4 / 100)
+
+
+def test_a_run_goes_on_on_another_mesh(train, trained, tmp_path):
+  said = train(tmp_path, Run__steps=3, Mesh__fsdp=2, Mesh__tensor=2)
+  assert 'not sharded' not in said
+  assert 'mesh.fsdp: 2 -> 1' in train(tmp_path)
+
+  def of_training(workdir):
+    lines = runs.metrics(workdir)
+    return [x for x in lines if x.pop('split') == 'train']
+
+  for found, wanted in zip(
+    of_training(tmp_path), of_training(trained), strict=True
+  ):
+    assert found == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+
+
+def test_a_run_in_float64_on_json_lines(tmp_path):
+  """In a process of its own, which has float64 switched on."""
+  corpus = tmp_path / 'my.jsonl'
+  lines = [{'body': f'This is text number {n}.'} for n in range(200)]
+  corpus.write_text('\n'.join(map(json.dumps, lines)))
+  process = runs.start(
+    'train',
+    f'--corpus={corpus}',
+    f'--workdir={tmp_path}/run',
+    *runs.options(Transformer__dtype='float64', Data__field='body'),
+    JAX_ENABLE_X64='1',
+  )
+  code, output = runs.finish(process)
+  assert code == 0, output
+  losses = [x['loss'] for x in runs.metrics(tmp_path / 'run')]
+  assert losses[-1] < losses[0]
+  assert float(np.float32(losses[-1])) != losses[-1]
+
+
+# -- signals ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_ends(corpus, tmp_path, train, number):
+  process = runs.start(
+    'train',
+    f'--corpus={corpus}',
+    f'--workdir={tmp_path}',
+    *runs.options(Run__steps=10**6, Checkpoints__every=10**6),
+  )
+  for line in process.stdout:
+    if line.startswith('step 5/'):
+      break
+  process.send_signal(number)
+  code, output = runs.finish(process)
+  assert code == runs.EXIT_CODES[number], output
+  runs.assert_clean(output)
+  [step] = runs.steps(tmp_path)
+  assert f'{number.name}: saving step {step}' in output
+  assert runs.metrics(tmp_path)[-1]['step'] == step
+  if number is signal.SIGTERM:
+    said = train(tmp_path, Run__steps=step + 1)
+    assert f'going on from step {step}' in said
+
+
+# -- the other commands -------------------------------------------------------
+
+
+def test_evaluate(command, trained):
+  said = command('evaluate', f'--workdir={trained}')
+  [file] = (trained / 'evaluation').iterdir()
+  found = json.loads(file.read_text())
+  assert file.name == 'validation-6.json' and str(file) in said
+  assert found['step'] == 6
+  assert found['examples'] > 100  # all of them
+  assert 3 < found['loss'] < 7
+  assert f'{found["loss"]:.4f}' in said
+  assert command('evaluate', f'--workdir={trained}', '--step=3') != said
+
+
+def test_evaluate_with_devices_that_do_not_divide_the_batch(command, trained):
+  command('evaluate', f'--workdir={trained}')
+  file = trained / 'evaluation' / 'validation-6.json'
+  wanted = json.loads(file.read_text())
+  process = runs.start(
+    'evaluate', f'--workdir={trained}', JAX_NUM_CPU_DEVICES='3'
+  )
+  code, output = runs.finish(process)
+  assert code == 0, output
+  assert json.loads(file.read_text()) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_infer_from_stdin_and_from_files(
+  command, trained, tmp_path, monkeypatch
+):
+  lines = ['The <extra_id_0> is', '', 'naïve — ☃']
+  content = '\n'.join(lines)
+  stdin = types.SimpleNamespace(buffer=io.BytesIO(content.encode()))
+  monkeypatch.setattr('sys.stdin', stdin)
+  said = command('infer', f'--workdir={trained}', '--length=8')
+  found = [json.loads(line) for line in said.splitlines()]
+  assert [line['inputs'] for line in found] == lines
+  assert all(line['score'] < 0 for line in found)
+  (tmp_path / 'in.txt').write_text(content)
+  command(
+    'infer',
+    f'--workdir={trained}',
+    '--length=8',
+    '--batch_size=2',
+    f'--input={tmp_path}/in.txt',
+    f'--output={tmp_path}/out.jsonl',
+  )
+  again = (tmp_path / 'out.jsonl').read_text().splitlines()
+  for one, other in zip(found, map(json.loads, again), strict=True):
+    assert one == other | {'score': pytest.approx(other['score'], rel=1e-4)}
+
+
+def test_infer_gives_candidates(command, trained, tmp_path):
+  (tmp_path / 'in.txt').write_text('To <extra_id_0> or not to <extra_id_1>.')
+  said = command(
+    'infer',
+    f'--workdir={trained}',
+    f'--input={tmp_path}/in.txt',
+    '--candidates=3',
+  )
+  blanks = json.loads(said)['blanks']
+  assert [b['blank'] for b in blanks] == ['<extra_id_0>', '<extra_id_1>']
+  for blank in blanks:
+    chances = [c['probability'] for c in blank['candidates']]
+    assert len(chances) == 3
+    assert chances == sorted(chances, reverse=True)
+    assert 0 < sum(chances) <= 1.001
+
+
+def test_there_are_as_many_candidates_as_tokens(trained, monkeypatch):
+  predictor = infer.Predictor(trained)
+  monkeypatch.setattr(
+    predictor, 'decode', lambda *a: (np.ones_like(a[3]), np.zeros(a[3].shape))
+  )
+  [blank] = predictor.fill('To <extra_id_0>', 1000)
+  assert len(blank['candidates']) == predictor.vocabulary.size
+
+
+def test_inspect(command, corpus):
+  said = command(
+    'inspect',
+    f'--corpus={corpus}',
+    '--gin_file=t5/bytes',
+    '--rows=2',
+    '--split=validation',
+  )
+  assert said.count('encoder_input_tokens') == 2
+  assert '<extra_id_0>' in said and 'decoder_loss_weights' in said
+
+
+def test_a_vocabulary_is_trained_and_used(command, train, tmp_path, corpus):
+  said = command(
+    'vocab',
+    f'--corpus={corpus}',
+    '--size=500',
+    f'--output={tmp_path}/my.model',
+  )
+  assert '500 pieces' in said
+  vocabulary = f'--gin.Data.vocabulary={tmp_path}/my.model'
+  assert vocabulary in said and '--gin.Transformer.vocab_size=512' in said
+  train(tmp_path / 'run', vocabulary, Transformer__vocab_size=512, Run__steps=1)
+
+
+def test_recipes_are_a_list_of_objects(command):
+  found = json.loads(command('recipes', '--json'))
+  assert [entry['name'] for entry in found] == recipes.names()
+  for entry in found:
+    assert entry.keys() >= {'name', 'system', 'family', 'paper'}
+    assert type(entry['parameters']) is int
+  counts = {entry['name']: entry['parameters'] for entry in found}
+  assert counts['t5/1_1_xxl'] == 11_135_332_352
+  assert '11,135,332,352' in command('recipes')
+
+
+def test_a_dry_run_allocates_nothing(command):
+  before = len(jax.live_arrays())
+  memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+  said = command('train', '--gin_file=t5/1_1_xxl', '--dry_run')
+  assert len(jax.live_arrays()) == before
+  grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
+  assert grown < 200_000  # KB; the parameters are 44 GB
+  assert '11,135,332,352 parameters; mesh:' in said
+  assert '"vocab_size": 32128' in said
+  assert 'token_embedder/embedding' in said
