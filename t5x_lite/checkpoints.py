@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import sys
 
 import jax
 import numpy as np
@@ -335,3 +336,16 @@ def _is_news(record):
 
 
 logging.getLogger('absl').addFilter(_is_news)
+
+
+def _tell_unraisable(fault, tell=sys.unraisablehook):
+  """Python's hook, but for what follows from a write that failed.
+
+  Orbax then closes its event loop while TensorStore's threads still report to
+  it, and each of them prints a traceback.
+  """
+  if str(fault.exc_value) != 'Event loop is closed':
+    tell(fault)
+
+
+sys.unraisablehook = _tell_unraisable

@@ -122,8 +122,8 @@ def show_summary(spec, workdir, after, picture, recipe, console):
     '  unigram entropy': f'{after["unigram_entropy"]:.3f} of the same '
     f'{after["text_tokens"]:,} tokens: {gain:.3f} better',
     '  of sentinels': both('marker_loss', '.3f'),
-    'accuracy': f'{both("accuracy", ".1%")}; of text '
-    f'{both("text_accuracy", ".1%")}',
+    'accuracy': both('accuracy', '.1%'),
+    '  of text': both('text_accuracy', '.1%'),
     'speed': f'{median("perf/tokens_per_second"):,.0f} tokens/s, '
     f'{seconds * 1e3:.0f} ms a step',
     'arithmetic': f'{cost / 1e9:.1f} GFLOP a step, '

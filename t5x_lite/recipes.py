@@ -22,7 +22,10 @@ def find(name, folder, where=None):
   """The recipe file of a name: in a folder, else among the installed ones."""
   name = os.path.expanduser(name)
   files = [name] if name.endswith('.gin') else [name, f'{name}.gin']
-  tries = [storage.path(file) for file in files]
+  try:
+    tries = [storage.path(file) for file in files]
+  except errors.ConfigError as e:
+    raise e.at(where) from None
   if storage.is_local(name):
     tries = [base / file for base in (folder, _root()) for file in files]
   # pathlib, unlike epath, does not take a device or a pipe for a file.

@@ -1,4 +1,4 @@
-"""Eight CPU devices, a cache of its own, and no oracle unless asked for."""
+"""Eight CPU devices, a cache of its own, and what runs on demand only."""
 
 import os
 
@@ -35,11 +35,17 @@ def strict_promotion():
     yield
 
 
+# Marker: why its tests are skipped, unless the marker expression names it.
+ON_DEMAND = {
+  'faults': 'takes minutes; run `make faults`',
+  'oracle': 'needs torch; run `make oracle`',
+}
+
+
 def pytest_collection_modifyitems(config, items):
-  """Skips the oracle tests unless the marker expression names them."""
-  if 'oracle' in config.getoption('markexpr'):
-    return
-  skip = pytest.mark.skip(reason='needs torch; run `make oracle`')
-  for item in items:
-    if 'oracle' in item.keywords:
-      item.add_marker(skip)
+  """Skips what runs on demand only."""
+  for name, reason in ON_DEMAND.items():
+    if name not in config.getoption('markexpr'):
+      for item in items:
+        if name in item.keywords:
+          item.add_marker(pytest.mark.skip(reason=reason))

@@ -27,14 +27,12 @@ def attend(q_BQHD, k_BKHD, v_BKHD, mask_BQK, bias_HQK, dropout):
     dropout: applied to the weights [B, H, Q, K].
   """
   wide = modules.at_least_float32(q_BQHD.dtype)
-  logits = jnp.einsum(
-    'BQHD,BKHD->BHQK', q_BQHD, k_BKHD, preferred_element_type=wide
-  )
+  logits = modules.einsum('BQHD,BKHD->BHQK', q_BQHD, k_BKHD, wide)
   if bias_HQK is not None:
     logits = logits + bias_HQK[None].astype(wide)
   logits = jnp.where(mask_BQK[:, None], logits, HIDDEN)
   weights = dropout(jax.nn.softmax(logits).astype(v_BKHD.dtype))
-  return jnp.einsum('BHQK,BKHD->BQHD', weights, v_BKHD)
+  return modules.einsum('BHQK,BKHD->BQHD', weights, v_BKHD)
 
 
 class Attention(nnx.Module):
