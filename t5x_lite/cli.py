@@ -156,6 +156,13 @@ def parse(argv):
   options, unknown = top.parse_known_args(rest)
   if options.command is None:
     top.error('no command before the options')
+  for binding in bindings:
+    if '=' not in binding:  # its value, after a space, would be blamed instead
+      raise errors.ConfigError(
+        'option has no value',
+        got=f'--gin.{binding}',
+        expected='--gin.NAME=VALUE',
+      )
   if unknown:
     raise errors.ConfigError(
       f'{options.command} has no such option',
@@ -187,7 +194,11 @@ def main(argv=None):
     code = getattr(commands, options.command)(options) or 0
     sys.stdout.flush()
     return code
-  except (errors.UserError, OSError) as e:
+  except Exception as e:
+    # TensorFlow, which reads gs://, has errors of its own.
+    remote = type(e).__module__.startswith('tensorflow.')
+    if not (remote or isinstance(e, (errors.UserError, OSError))):
+      raise
     if isinstance(e, OSError) and sys.stdout is sys.__stdout__:
       # It may be the output that failed. Python would complain again at exit.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -199,6 +210,10 @@ def main(argv=None):
     if isinstance(e, OSError):
       e = errors.StorageError(
         'cannot read or write', where=e.filename, got=e.strerror or e
+      )
+    elif remote:
+      e = errors.StorageError(
+        'cannot read or write', got=(str(e).splitlines() or [type(e)])[0]
       )
     print(f't5x_lite: {e}', *notes, sep='\n', file=sys.stderr)
     return e.exit_code

@@ -36,7 +36,7 @@ def keep_compiled():
 def load(options):
   """The run that the options describe."""
   files, bindings = options.gin_file, options.bindings
-  if options.corpus:
+  if options.corpus is not None:
     bindings = [f'Data.corpus={options.corpus!r}', *bindings]
     files = files or [ANY_CORPUS]
   if not files:

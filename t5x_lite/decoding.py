@@ -5,11 +5,17 @@ import jax.numpy as jnp
 
 from t5x_lite.nn import modules
 
-START = 0  # what a decoder sees before its first token, as T5's does
-
 
 def greedy(
-  model, params, tokens_BK, segments_BK, length, num_ids, eos_id, prompt_BP
+  model,
+  params,
+  tokens_BK,
+  segments_BK,
+  length,
+  num_ids,
+  eos_id,
+  prompt_BP,
+  start_id=0,
 ):
   """The likeliest token at each step.
 
@@ -22,6 +28,7 @@ def greedy(
     num_ids: of the vocabulary; rows of the table past it are never chosen.
     eos_id: ends a sequence.
     prompt_BP: tokens that must come first; -1 where free, P may be 0.
+    start_id: what the decoder reads first, as in training.
 
   Returns:
     (tokens_BL, log_probs_BL): the tokens to and with EOS, then 0, and the log
@@ -53,7 +60,7 @@ def greedy(
   dtype = modules.at_least_float32(jnp.dtype(model.spec.dtype))
   carry = (
     cache,
-    jnp.full((batch,), START, jnp.int32),
+    jnp.full((batch,), start_id, jnp.int32),
     jnp.zeros((batch, length), jnp.int32),
     jnp.zeros((batch, length), dtype),
     jnp.zeros((batch,), bool),

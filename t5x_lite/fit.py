@@ -81,7 +81,8 @@ def open_store(spec, vocabulary, say):
 def keep_vocabulary(spec, workdir):
   """Copies the vocabulary into the workdir, so that it needs nothing else."""
   kept = workdir / infer.VOCABULARY
-  if spec.vocabulary != 'bytes' and not kept.exists():
+  if spec.vocabulary != 'bytes':
+    # One that is there may be of a start that never saved a step.
     storage.write_bytes(kept, storage.path(spec.vocabulary).read_bytes())
 
 
@@ -310,11 +311,13 @@ class Loop:
     self.meter.count(batch)
     found = {k: float(v) for k, v in jax.device_get(found).items()}
     if not math.isfinite(found['loss'] + found['grad_norm']):
+      saved = self.saver.latest()
       raise errors.NumericError(
         f'loss or gradient is not finite at step {step}',
         got=f'loss {found["loss"]}, gradient norm {found["grad_norm"]}',
-        fix='lower Schedule.peak, or set Adafactor.clip_norm; the last '
-        f'saved step is {self.saver.latest()}',
+        fix='lower Schedule.peak, or set Adafactor.clip_norm; '
+        + ('no step' if saved is None else f'step {saved}')
+        + ' is saved',
       )
     if step % self.run.log_every == 0 or step == self.run.steps:
       found |= self.meter.read()

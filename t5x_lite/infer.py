@@ -15,6 +15,7 @@ from t5x_lite import errors
 from t5x_lite import models
 from t5x_lite import partitioning
 from t5x_lite import record as records
+from t5x_lite import specs
 from t5x_lite import storage
 
 VOCABULARY = 'vocabulary.model'  # in a workdir, what it was trained with
@@ -78,6 +79,7 @@ class Predictor:
         num_ids=self.vocabulary.size,
         eos_id=self.vocabulary.eos_id,
         prompt_BP=prompt,
+        start_id=self.vocabulary.pad_id,
       )
     return jax.device_get(found)
 
@@ -162,6 +164,7 @@ class Predictor:
     """Log probabilities of the token after a prompt, numpy [V]."""
     at = prompt.shape[1]
     decoder = np.zeros((1, -(-(at + 1) // 32) * 32), np.int32)
+    decoder[:, 0] = self.vocabulary.pad_id
     decoder[:, 1 : at + 1] = prompt
     batch = {
       'encoder_input_tokens': source[0][:1],
@@ -187,10 +190,12 @@ def restore(workdir, step=None):
       )
     run = records.from_record(saver.read_record(step))
     kept = workdir / VOCABULARY
-    if kept.exists():  # the run's own copy, wherever the first one is now
+    # The run's own copy, wherever the first one is now.
+    if run.data.vocabulary != 'bytes' and kept.exists():
       spec = dataclasses.replace(run.data, vocabulary=str(kept))
       run = dataclasses.replace(run, data=spec)
-    mesh = partitioning.make_mesh(run.mesh)
+    # Whatever it was trained on; each of these devices holds a share.
+    mesh = partitioning.make_mesh(specs.Mesh(data=1, fsdp=-1))
     model = models.build(run.model)
     shapes = jax.tree.map(
       lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),

@@ -1,6 +1,7 @@
 """From nothing to a small T5 that fills in blanks, in one command."""
 
 import re
+import shlex
 import shutil
 import statistics
 import sys
@@ -9,6 +10,7 @@ import time
 import jax
 import numpy as np
 from rich import console as rich_console
+from rich import markup as rich_markup
 from rich import table as rich_table
 
 from t5x_lite import config
@@ -89,13 +91,14 @@ def show_blanks(predictor, store, console):
     at = text.index(BLANK)
     near = text[max(0, at - 60) : at + len(BLANK) + 60]
     console.print(
-      '...' + near.replace(BLANK, '[bold red]_____[/]') + '...',
+      f'...{rich_markup.escape(near)}...'.replace(BLANK, '[bold red]_____[/]'),
       highlight=False,
     )
     guesses = '   '.join(
       f'{c["text"] or "(nothing)"} {c["probability"]:.1%}'
       for c in blank['candidates']
     )
+    guesses = rich_markup.escape(guesses)
     console.print(f'  [bold]{word}[/] was there; guesses: {guesses}')
 
 
@@ -137,16 +140,17 @@ def show_summary(spec, workdir, after, picture, recipe, console):
   }
   table = rich_table.Table(show_header=False, box=None, padding=(0, 2))
   for name, value in rows.items():
-    table.add_row(name, str(value))
+    table.add_row(name, rich_markup.escape(str(value)))
   console.rule(f'summary of {spec.steps:,} steps')
   console.print(table, highlight=False)
   console.print('next:', style='bold')
   program = 't5x_lite' if shutil.which('t5x_lite') else sys.argv[0]
+  folder = shlex.quote(str(workdir))
   for command in (
-    f'echo "To be, or not to {BLANK}" | {program} infer --workdir={workdir} '
+    f'echo "To be, or not to {BLANK}" | {program} infer --workdir={folder} '
     '--candidates=5',
     f'{program} inspect --gin_file={recipe} '
-    f'--gin.Data.vocabulary={workdir / "vocabulary.model"}',
+    f'--gin.Data.vocabulary={folder}/{infer.VOCABULARY}',
     f'{program} train --corpus=YOUR.txt --workdir=runs/yours',
   ):
-    console.print(f'  {command}', highlight=False, soft_wrap=True)
+    console.print(f'  {command}', highlight=False, markup=False, soft_wrap=True)

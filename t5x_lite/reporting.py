@@ -1,10 +1,12 @@
 """What a run tells: metrics in files and on the screen, and a picture."""
 
+import contextlib
 import io
 import json
 import math
 import os
 import sys
+import time
 
 import numpy as np
 
@@ -57,22 +59,65 @@ class Metrics:
     }
     storage.append_text(self._workdir / _METRICS, f'{json.dumps(line)}\n')
     if storage.is_local(self._workdir):
-      board = self._board(split)
-      for name, value in numbers.items():
-        board.add_scalar(name, value, step)
-      board.flush()
+      if split not in self._boards:
+        folder = self._workdir / 'tensorboard' / split
+        self._boards[split] = Board(folder, self._step)
+      self._boards[split].write(step, numbers)
 
-  def _board(self, split):
-    if split not in self._boards:
-      import tensorboardX
 
-      self._boards[split] = tensorboardX.SummaryWriter(
-        str(self._workdir / 'tensorboard' / split),
-        purge_step=self._step + 1 if self._step else 0,
-        # Else two starts in one second write the same file.
-        filename_suffix=f'.{os.getpid()}.{self._step}',
+class Board:
+  """Writes numbers for TensorBoard, whole steps at once.
+
+  TensorBoardX's own `SummaryWriter` does so in a thread: what it holds dies
+  with the process, and no one hears of a full disk.
+  """
+
+  def __init__(self, folder, step):
+    """Begins a file; of older ones TensorBoard drops what is after a step."""
+    from tensorboardX import event_file_writer
+    from tensorboardX.proto import event_pb2
+
+    self._folder = storage.make_folder(folder)
+    # Else two starts in one second write the same file.
+    suffix = f'.{os.getpid()}.{step}'
+    with self._failures():
+      self._file = event_file_writer.EventsWriter(
+        str(folder / 'events'), suffix
       )
-    return self._boards[split]
+      self._add(
+        step + 1 if step else 0,
+        session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START),
+      )
+
+  def _add(self, step, **what):
+    from tensorboardX.proto import event_pb2
+
+    self._file.write_event(
+      event_pb2.Event(wall_time=time.time(), step=step, **what)
+    )
+
+  @contextlib.contextmanager
+  def _failures(self):
+    try:
+      yield
+    except OSError as e:
+      raise errors.StorageError(
+        'cannot write', where=self._folder, got=e
+      ) from e
+
+  def write(self, step, numbers):
+    """Adds the numbers of a step, by name."""
+    from tensorboardX import summary
+
+    with self._failures():
+      for name, value in numbers.items():
+        self._add(step, summary=summary.scalar(name, value))
+      self._file.flush()
+
+  def close(self):
+    """Closes the file; all that was written is in it already."""
+    with contextlib.suppress(OSError):
+      self._file.close()
 
 
 def _lines(file):

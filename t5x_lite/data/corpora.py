@@ -84,7 +84,7 @@ def _expand(corpus):
       where=path,
       got=', '.join(inside[:3]) + ', ...' * (len(inside) > 3) or 'nothing',
       expected='files',
-      fix=f'say which: --gin.Data.corpus={corpus.rstrip("/")}/*.txt',
+      fix=f'say which: --gin.Data.corpus={path}/*.txt',
     )
   if path.exists():
     return [path]

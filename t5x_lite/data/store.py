@@ -120,13 +120,14 @@ def _check_name(name):
     raise ValueError(f'file name {name!r}')
 
 
-def _broken(path, got, expected):
+def _broken(path, got, expected, store=None):
+  store = store or path.parent.parent  # a shard lies in the folder of its split
   return errors.DataError(
     'tokenised corpus is damaged',
     where=path,
     got=got,
     expected=expected,
-    fix=f'delete {path.parent.parent}; it is made again from the corpus',
+    fix=f'delete {store}; it is made again from the corpus',
   )
 
 
@@ -189,7 +190,7 @@ class Store:
         _check_name(name)
         self._splits[name] = Tokens(self.folder / name, entry)
     except (OSError, ValueError, KeyError, TypeError) as e:
-      raise _broken(file / '', repr(e)[:120], 'a manifest') from e
+      raise _broken(file, repr(e)[:120], 'a manifest', self.folder) from e
 
   def has(self, split):
     """Whether there are documents of this split."""

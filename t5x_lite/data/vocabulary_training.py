@@ -72,9 +72,6 @@ def train_sentencepiece(
   Raises:
     errors.DataError: the text does not support the size; names one that fits.
   """
-  sentences = _sample(_sentences(texts), max_sentences, seed)
-  if not sentences:
-    raise errors.DataError('no text to train a vocabulary on', where=path)
   least = 3 + 256 * byte_fallback + 1
   if size - extra_ids < least:
     raise errors.DataError(
@@ -84,6 +81,9 @@ def train_sentencepiece(
       + (', 256 bytes' if byte_fallback else '')
       + ' and 3 controls take ids',
     )
+  sentences = _sample(_sentences(texts), max_sentences, seed)
+  if not sentences:
+    raise errors.DataError('no text to train a vocabulary on', where=path)
   writer = io.BytesIO()
   try:
     sentencepiece.SentencePieceTrainer.train(
