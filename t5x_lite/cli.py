@@ -38,20 +38,23 @@ class Parser(argparse.ArgumentParser):
     raise errors.ConfigError(message, fix=f'{self.prog} --help')
 
 
-def positive(text):
+def positive(text, least=1):
   """A whole number of at least 1."""
   try:
     value = int(text)
   except ValueError:
-    value = 0
-  if not 1 <= value < 2**62:
-    raise argparse.ArgumentTypeError(f'got {text!r}, expected an int >= 1')
+    value = -1
+  if not least <= value < 2**62:
+    raise argparse.ArgumentTypeError(
+      f'got {text!r}, expected an int >= {least}'
+      + (' and < 2^62' if value > 0 else '')
+    )
   return value
 
 
 def natural(text):
   """A whole number of at least 0."""
-  return 0 if text == '0' else positive(text)
+  return positive(text, least=0)
 
 
 def make_parser():
@@ -212,9 +215,8 @@ def main(argv=None):
         'cannot read or write', where=e.filename, got=e.strerror or e
       )
     elif remote:
-      e = errors.StorageError(
-        'cannot read or write', got=(str(e).splitlines() or [type(e)])[0]
-      )
+      text = ' '.join(str(e).split())
+      e = errors.StorageError('cannot read or write', got=text)
     print(f't5x_lite: {e}', *notes, sep='\n', file=sys.stderr)
     return e.exit_code
   except KeyboardInterrupt:

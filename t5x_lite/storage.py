@@ -51,6 +51,9 @@ def make_private(folder):
   Compiled programs are code: a cache that others can write is refused.
   """
   folder = path(folder)
+  make_folder(folder.parent)
+  with contextlib.suppress(OSError):
+    os.mkdir(folder, 0o700)  # a umask of 002 would make it the group's too
   make_folder(folder)
   found = os.stat(folder)
   if found.st_uid != os.getuid() or found.st_mode & 0o022:
