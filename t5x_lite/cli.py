@@ -17,7 +17,8 @@ TAKES_RECIPE = ('train', 'vocab', 'inspect')
 EXAMPLES = {
   'quickstart': 't5x_lite quickstart --workdir=runs/quickstart',
   'train': """t5x_lite train --corpus=my.txt --workdir=runs/mine
-  t5x_lite train --gin_file=t5/quickstart --workdir=runs/a --gin.Run.steps=50
+  t5x_lite train --gin_file=t5/bytes --corpus='books/*.txt' --workdir=runs/b \\
+    --gin.Run.steps=5000
   t5x_lite train --gin_file=t5/1_1_base --dry_run
 The same command goes on where a stopped run left off.""",
   'evaluate': 't5x_lite evaluate --workdir=runs/mine',
@@ -96,7 +97,7 @@ def make_parser():
   add = command(
     'quickstart', 'pretrains a small T5 on Shakespeare, and shows it'
   )
-  add('--workdir', default='runs/quickstart', help='folder of the run')
+  add('--workdir', help='folder of the run; default: runs/ and its name')
   add('--gin_file', default='t5/quickstart', metavar='NAME', help='recipe')
 
   add = command('train', 'trains a model, or goes on with it')
@@ -192,6 +193,7 @@ def main(argv=None):
   try:
     options = parse(argv)
     allocator.keep_freed_memory()
+    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')  # TensorFlow's chatter
     from t5x_lite import commands  # loads JAX
 
     code = getattr(commands, options.command)(options) or 0

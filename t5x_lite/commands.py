@@ -116,9 +116,13 @@ def infer(options):
   """Predicts for each line of the input, in order."""
   keep_compiled()
   predictor = inference.Predictor(options.workdir, options.step)
+  at_once = options.batch_size
+  if options.input == '-' and sys.stdin.buffer.isatty():
+    at_once = 1  # a person waits for an answer to each line
+    print('one text a line; Ctrl-D ends', file=sys.stderr)
   with _reading(options.input) as source, _writing(options.output) as out:
     lines = _text_lines(source, options.input)
-    while texts := list(itertools.islice(lines, options.batch_size)):
+    while texts := list(itertools.islice(lines, at_once)):
       if options.candidates:
         found = [
           {'inputs': t, 'blanks': predictor.fill(t, options.candidates)}
@@ -214,4 +218,5 @@ def inspect(options):
 
 def quickstart(options):
   keep_compiled()
-  return guided.run(options.workdir, options.gin_file)
+  name = options.gin_file.removesuffix('.gin').split('/')[-1]
+  return guided.run(options.workdir or f'runs/{name}', options.gin_file)

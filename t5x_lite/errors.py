@@ -84,5 +84,9 @@ class NumericError(UserError):
   exit_code = 5
 
 
+class DeviceError(UserError):
+  exit_code = 6
+
+
 class StorageError(UserError):
   exit_code = 7

@@ -86,8 +86,8 @@ def keep_vocabulary(spec, workdir):
     storage.write_bytes(kept, storage.path(spec.vocabulary).read_bytes())
 
 
-def resumable(run, record, saver, fingerprint, say):
-  """The step to go on from, or None; refuses another model or other data."""
+def resumable(run, record, saver, say):
+  """The step to go on from, or None; refuses another model or objective."""
   step = saver.latest()
   if step is None:
     return None
@@ -102,6 +102,18 @@ def resumable(run, record, saver, fingerprint, say):
     )
   for line in changes.told:
     say(f'changed since the last start: {line}')
+  if step > run.steps:
+    raise errors.ConfigError(
+      'workdir is past Run.steps',
+      where=saver.folder,
+      got=f'Run.steps {run.steps}',
+      expected=f'at least the {step} that are done',
+    )
+  return step
+
+
+def check_data(saver, step, fingerprint):
+  """Refuses other text or another vocabulary than a step was saved with."""
   saved = saver.read_position(step)['fingerprint']
   if saved != fingerprint:
     raise errors.DataError(
@@ -111,14 +123,6 @@ def resumable(run, record, saver, fingerprint, say):
       expected=saved[:12],
       fix='restore the files, or choose another --workdir',
     )
-  if step > run.steps:
-    raise errors.ConfigError(
-      'workdir is past Run.steps',
-      where=saver.folder,
-      got=f'Run.steps {run.steps}',
-      expected=f'at least the {step} that are done',
-    )
-  return step
 
 
 @dataclasses.dataclass
@@ -195,10 +199,15 @@ def fit(run, workdir, say=print):
     data.check(run, vocabulary)
     storage.make_folder(workdir)
     record = records.record(run)
-    with checkpoints.Checkpoints(workdir, run.checkpoints) as saver:
+    with (
+      storage.lock(workdir),
+      checkpoints.Checkpoints(workdir, run.checkpoints) as saver,
+    ):
+      begin = resumable(run, record, saver, say)
       store = open_store(run.data, vocabulary, say)
       batches = data.Batches(run, store, vocabulary, 'train')
-      begin = resumable(run, record, saver, batches.fingerprint, say)
+      if begin is not None:
+        check_data(saver, begin, batches.fingerprint)
       if begin == run.steps:
         say(f'done: all {run.steps} steps are in {workdir}')
         return 0

@@ -118,13 +118,17 @@ class Predictor:
       [{'blank': name, 'candidates': [{'text', 'probability'}, ...]}, ...]
     """
     vocabulary = self.vocabulary
-    candidates = min(candidates, vocabulary.size)
+    candidates = min(candidates, vocabulary.size - vocabulary.sentinels)
     source = [np.repeat(x, candidates, axis=0) for x in self.encode([text])]
     prefix, found = [], []
     for number in map(int, re.findall(r'<extra_id_(\d+)>', text)):
       prefix.append(vocabulary.sentinel(number))
       prompt = np.array([prefix], np.int32)
       first = self._next(source, prompt)
+      # Whatever ends a blank at once leaves it empty: one candidate, not many.
+      ends = np.flatnonzero(self._ends(np.arange(vocabulary.size)))
+      others = ends[ends != ends[np.argmax(first[ends])]]
+      first[others] = -np.inf
       starts = np.argsort(-first, kind='stable')[:candidates]
       prompts = np.concatenate(
         [np.repeat(prompt, candidates, 0), starts[:, None].astype(np.int32)],
@@ -156,9 +160,10 @@ class Predictor:
       prefix += options[0][1]
     return found
 
-  def _ends(self, token):
+  def _ends(self, tokens):
+    """Which tokens end a blank: sentinels and the end of the sequence."""
     vocabulary = self.vocabulary
-    return token == vocabulary.eos_id or bool(vocabulary.is_sentinel(token))
+    return (tokens == vocabulary.eos_id) | vocabulary.is_sentinel(tokens)
 
   def _next(self, source, prompt):
     """Log probabilities of the token after a prompt, numpy [V]."""
@@ -175,7 +180,7 @@ class Predictor:
     with jax.set_mesh(self.mesh):
       logits = self._logits(self.params, batch)[0, at]
     # Ids past the vocabulary only pad the table.
-    return np.asarray(jax.nn.log_softmax(logits))[: self.vocabulary.size]
+    return np.array(jax.nn.log_softmax(logits))[: self.vocabulary.size]
 
 
 def restore(workdir, step=None):

@@ -5,6 +5,7 @@ names to the mesh.
 """
 
 import math
+import os
 
 import jax
 from jax.sharding import NamedSharding
@@ -59,9 +60,23 @@ def mesh_shape(spec, num_devices):
   return sizes
 
 
+def all_devices():
+  """The devices that JAX finds, or one message that says why there are none."""
+  try:
+    return jax.devices()
+  except (RuntimeError, AssertionError) as e:
+    wanted = os.environ.get('JAX_PLATFORMS')
+    raise errors.DeviceError(
+      'JAX finds no device',
+      where=f'JAX_PLATFORMS={wanted}' if wanted else None,
+      got=(str(e).splitlines() or [type(e).__name__])[0],
+      fix='unset JAX_PLATFORMS, or install the [gpu] or [tpu] extra',
+    ) from e
+
+
 def make_mesh(spec, devices=None):
   """The mesh of a run over all devices of the process, or over these."""
-  devices = jax.devices() if devices is None else devices
+  devices = all_devices() if devices is None else devices
   shape = mesh_shape(spec, len(devices))
   return jax.make_mesh(
     tuple(shape.values()),

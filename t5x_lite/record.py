@@ -14,6 +14,8 @@ _MAY_CHANGE = (
   'model.unroll',
   'model.dropout',
   'data.store',
+  'data.corpus',  # by another path; what it holds is told by its fingerprint
+  'data.vocabulary',
   'optimizer',
   'mesh',
   'steps',

@@ -4,7 +4,9 @@ Nothing else in the project assumes rename, append or fsync.
 """
 
 import contextlib
+import fcntl
 import os
+import platform
 import uuid
 
 from etils import epath
@@ -81,6 +83,32 @@ def make_folder(folder):
       fix='choose another folder, or change its permissions',
     ) from e
   return folder
+
+
+@contextlib.contextmanager
+def lock(folder):
+  """Keeps other processes of this machine out of a local folder meanwhile.
+
+  The kernel lets go when the process ends, however it ends.
+  """
+  if not is_local(folder):
+    yield
+    return
+  with open(path(folder) / 'lock', 'a+', encoding='utf-8') as f:
+    try:
+      fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+      f.seek(0)
+      raise errors.StorageError(
+        'another process trains here',
+        where=folder,
+        got=f.read().strip() or None,
+        fix='wait for it, stop it, or choose another --workdir',
+      ) from e
+    f.truncate(0)
+    f.write(f'process {os.getpid()} on {platform.node()}\n')
+    f.flush()
+    yield
 
 
 def _sync(name):

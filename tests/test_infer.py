@@ -15,6 +15,7 @@ from tests import tiny
 EOS, SENTINEL = 1, 278  # of bytes with 20 sentinels, downward from 278
 SIZE = 279
 LENGTH = 8
+SENTINELS = 20  # each as an ender leaves a blank empty: one candidate
 TEXTS = ['one', '', 'a longer line: ' + 'z' * 60, 'to be <extra_id_0>', 'déjà']
 
 
@@ -112,7 +113,10 @@ def fill_by_hand(chances, text, numbers, candidates, length):
   before, found = [], []
   for number in numbers:
     before.append(SENTINEL - number)
-    first = chances(text, before)[:SIZE]
+    first = chances(text, before)[:SIZE].copy()
+    enders = [token for token in range(SIZE) if ends(token)]
+    enders.remove(max(enders, key=lambda token: first[token]))
+    first[enders] = -np.inf  # an empty blank is one candidate
     options = []
     for token in np.argsort(-first)[:candidates]:
       tokens, p = [], 1.0
@@ -165,12 +169,12 @@ def test_no_blank(predictor):
 
 def test_more_candidates_than_tokens(predictor, monkeypatch):
   def decode(tokens, segments, length, prompt):
-    assert len(tokens) == len(segments) == len(prompt) == SIZE
+    assert len(tokens) == len(segments) == len(prompt) == SIZE - SENTINELS
     return np.maximum(prompt, 0), np.zeros(prompt.shape)
 
   monkeypatch.setattr(predictor, 'decode', decode)
   [blank] = predictor.fill('<extra_id_0>', candidates=1000)
-  assert len(blank['candidates']) == SIZE
+  assert len(blank['candidates']) == SIZE - SENTINELS
 
 
 def test_any_step(workdir, predictor):

@@ -85,3 +85,13 @@ def test_merged_axes_keep_their_place():
 def test_constrain_is_nothing_without_a_mesh():
   x = jax.numpy.ones((4, 2))
   assert partitioning.constrain(x, ('batch', 'embed')) is x
+
+
+def test_no_device_is_one_message(monkeypatch):
+  def none():
+    raise RuntimeError('Unable to initialize backend')
+
+  monkeypatch.setattr(jax, 'devices', none)
+  monkeypatch.setenv('JAX_PLATFORMS', 'cuda')
+  with pytest.raises(errors.DeviceError, match='JAX_PLATFORMS=cuda.*Unable'):
+    mesh()

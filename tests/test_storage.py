@@ -108,3 +108,15 @@ def test_a_publication_does_not_replace_what_another_published(tmp_path):
     (tmp_path / 'out' / 'a').write_text('theirs')
   assert (tmp_path / 'out' / 'a').read_text() == 'theirs'
   assert names(tmp_path) == ['out']
+
+
+def test_a_lock_keeps_others_out_until_it_is_let_go(tmp_path):
+  held_by = f'process {os.getpid()} on'
+  with (
+    storage.lock(tmp_path),
+    pytest.raises(errors.StorageError, match=held_by),
+    storage.lock(tmp_path),
+  ):
+    pass
+  with storage.lock(tmp_path):
+    pass

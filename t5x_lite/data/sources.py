@@ -184,6 +184,13 @@ class Files:
         def place(file=file, number=number):
           return f'{file}:{number}'
 
+        if number == 1 and line.startswith((b'\xff\xfe', b'\xfe\xff')):
+          raise errors.DataError(
+            'text is UTF-16',
+            where=file,
+            expected='UTF-8',
+            fix='convert it: iconv -f UTF-16 -t UTF-8',
+          )
         text = _decode(line, place, report)
         if number == 1:
           text = text.removeprefix('\ufeff')

@@ -46,7 +46,8 @@ def einsum(equation, x, y, dtype=None):
     equation: each letter stands in two of the three terms or in all.
     x: an array.
     y: an array of the same dtype.
-    dtype: of the sums and the result; default: that of `x`.
+    dtype: of the sums and the result; default: that of `x`. The gradient that
+      comes in is rounded to the dtype of `x`, as its factors are.
   """
   return jnp.einsum(equation, x, y, preferred_element_type=dtype)
 
