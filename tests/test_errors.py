@@ -62,6 +62,7 @@ def test_exit_codes_differ_and_are_those_of_the_documentation():
     'DataError': 3,
     'CheckpointError': 4,
     'NumericError': 5,
+    'DeviceError': 6,
     'StorageError': 7,
   }
   assert (errors.INTERRUPTED, errors.PREEMPTED) == (130, 143)
