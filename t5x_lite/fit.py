@@ -24,7 +24,9 @@ from t5x_lite import train
 class StopSignals:
   """Notes SIGINT and SIGTERM, so that the loop can save and leave.
 
-  A second signal leaves at once; what was saved before stays whole.
+  Before the loop there is nothing to save, and a second signal will not wait
+  for it: both leave at once, and what was saved before stays whole. (An
+  exception could be lost, if it came while the interpreter runs a callback.)
   """
 
   EXIT_CODES = {
@@ -33,7 +35,7 @@ class StopSignals:
   }
 
   def __enter__(self):
-    self.received = None
+    self.received, self.in_loop = None, False
     self._old = {s: signal.signal(s, self._note) for s in self.EXIT_CODES}
     return self
 
@@ -42,7 +44,7 @@ class StopSignals:
       signal.signal(number, handler)
 
   def _note(self, number, _):
-    if self.received:
+    if self.received or not self.in_loop:
       os._exit(self.EXIT_CODES[number])
     self.received = signal.Signals(number)
 
@@ -200,6 +202,7 @@ def fit(run, workdir, say=print):
     storage.make_folder(workdir)
     record = records.record(run)
     with (
+      StopSignals() as stop,
       storage.lock(workdir),
       checkpoints.Checkpoints(workdir, run.checkpoints) as saver,
     ):
@@ -231,10 +234,9 @@ def fit(run, workdir, say=print):
           mesh,
           run.batch_size,
         )
-      with StopSignals() as stop:
-        loop = Loop(program, saver, batches, held_out, workdir, stop, say)
-        loop(state, begin or 0, position['examples'], record)
-        saver.wait()  # a signal that comes now does not cut off the last save
+      loop = Loop(program, saver, batches, held_out, workdir, stop, say)
+      stop.in_loop = True
+      loop(state, begin or 0, position['examples'], record)
   return stop.exit_code
 
 
