@@ -5,6 +5,7 @@ happens to say so is text; only `encode(..., sentinels=True)` takes it for the
 sentinel.
 """
 
+import abc
 import hashlib
 import os
 import re
@@ -22,7 +23,7 @@ _LONGEST = 1 << 20  # characters that SentencePiece is given at once
 _PIECE = model_pb2.ModelProto.SentencePiece
 
 
-class Vocabulary:
+class Vocabulary(abc.ABC):
   """What a vocabulary knows; ids are those of the model's embedding.
 
   Attributes:
@@ -75,20 +76,21 @@ class Vocabulary:
         )
     return self._encode_marked(text)
 
+  @abc.abstractmethod
   def encode_batch(self, texts):
     """Token ids of each text, int32 [L]; sentinels are plain text."""
-    raise NotImplementedError
 
+  @abc.abstractmethod
   def _encode_marked(self, text):
-    raise NotImplementedError
+    """Token ids of a text whose `<extra_id_0>` and such are sentinels."""
 
+  @abc.abstractmethod
   def decode(self, ids):
     """The text of token ids; pad, EOS and other controls say nothing."""
-    raise NotImplementedError
 
+  @abc.abstractmethod
   def piece(self, id_):
     """One token as a person may read it, on any terminal."""
-    raise NotImplementedError
 
 
 class Bytes(Vocabulary):
