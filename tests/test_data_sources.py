@@ -5,13 +5,12 @@ import os
 import re
 
 import pytest
+import tensorflow as tf
 
 from t5x_lite import errors
 from t5x_lite import specs
 from t5x_lite.data import corpora
 from t5x_lite.data import sources
-
-tf = pytest.importorskip('tensorflow')
 
 
 def data(corpus, **fields):
