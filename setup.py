@@ -8,7 +8,11 @@ import setuptools
 ROOT = pathlib.Path(__file__).parent
 INIT = (ROOT / 't5x_lite' / '__init__.py').read_text(encoding='utf-8')
 README = ROOT / 'README.md'
-BESIDE = {'t5x_lite.tasks': 'tasks', 't5x_lite.gin': 'gin'}
+BESIDE = {
+  't5x_lite.tasks': 'tasks',
+  't5x_lite.launch': 'launch',
+  't5x_lite.gin': 'gin',
+}
 JAX = '>=0.10.2,<0.13'
 
 setuptools.setup(

@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 
 from t5x_lite import errors
 from t5x_lite import manifest
+from t5x_lite import processes
 from t5x_lite import storage
 
 _ITEMS = ('state', 'position', 'record')
@@ -181,7 +182,7 @@ class Checkpoints:
       ) from e
 
   def _advice(self):
-    latest = self.latest()
+    latest = max(self.steps(), default=None)  # one process may be here alone
     safe = 'no step is' if latest is None else f'step {latest} is'
     return f'make room or mend the folder, and run again; {safe} safe'
 
@@ -199,7 +200,7 @@ class Checkpoints:
 
   def latest(self):
     """The newest committed step, or None."""
-    return max(self.steps(), default=None)
+    return processes.first(lambda: max(self.steps(), default=None))
 
   def restore(self, step, abstract_state):
     """Reads a state onto the devices that its abstract arrays name.
@@ -219,7 +220,7 @@ class Checkpoints:
     stored = _stored_arrays(folder)
     state = _read_arrays(folder, stored, abstract_state)
     self._newest = step
-    return state, _read_json(folder / 'position')
+    return state, self._read_json(step, 'position')
 
   def restore_params(self, step, abstract_params):
     """Reads the parameters without the optimizer's state; see `restore`."""
@@ -233,32 +234,38 @@ class Checkpoints:
 
   def read_position(self, step):
     """The place in the data that a step was saved at."""
-    return _read_json(self._verified(step, 'position') / 'position')
+    self._verified(step, 'position')
+    return self._read_json(step, 'position')
 
   def read_record(self, step):
     """The resolved recipe that a step was saved with."""
-    return _read_json(self._verified(step, 'record') / 'record')
+    self._verified(step, 'record')
+    return self._read_json(step, 'record')
+
+  def _read_json(self, step, item):
+    file = self.folder / str(step) / item / 'metadata'
+    return processes.first(lambda: json.loads(file.read_text()))
 
   def _verified(self, step, *items):
     """The folder of a step, once each file of some items is as written."""
-    steps = self.steps()
-    if step not in steps:
-      raise errors.CheckpointError(
-        'no such step',
-        where=self.folder,
-        got=step,
-        expected=f'one of {steps}' if steps else 'a step, but there is none',
-      )
+
+    def check():
+      steps = self.steps()
+      if step not in steps:
+        raise errors.CheckpointError(
+          'no such step',
+          where=self.folder,
+          got=step,
+          expected=f'one of {steps}' if steps else 'a step, but there is none',
+        )
+      manifest.check(folder, items, _DAMAGED)
+
     folder = self.folder / str(step)
-    manifest.check(folder, items, _DAMAGED)
+    processes.first(check)
     return folder
 
 
 # -- arrays -------------------------------------------------------------------
-
-
-def _read_json(item):
-  return json.loads((item / 'metadata').read_text())
 
 
 def _stored_arrays(folder):

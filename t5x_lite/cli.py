@@ -11,8 +11,10 @@ import sys
 import t5x_lite
 from t5x_lite import allocator
 from t5x_lite import errors
+from t5x_lite import processes
 
 TAKES_RECIPE = ('train', 'vocab', 'inspect')
+TAKES_PROCESSES = ('train', 'evaluate', 'infer')
 
 EXAMPLES = {
   'quickstart': 't5x_lite quickstart --workdir=runs/quickstart',
@@ -29,6 +31,8 @@ The same command goes on where a stopped run left off.""",
   t5x_lite train --corpus=my.txt --workdir=runs/mine \\
     --gin.Data.vocabulary=my.model --gin.Transformer.vocab_size=8064""",
   'inspect': 't5x_lite inspect --gin_file=t5/bytes --corpus=my.txt --rows=2',
+  'launch': 't5x_lite launch local --processes=2 --devices=4 \\\n'
+  '    train --corpus=my.txt --workdir=runs/mine',
 }
 
 
@@ -92,6 +96,8 @@ def make_parser():
         help='recipe, installed or a path; repeatable, the last wins',
       )
       add('--corpus', metavar='FILES', help='path, glob or registered name')
+    if name in TAKES_PROCESSES:
+      add_processes(made)
     return add
 
   add = command(
@@ -139,11 +145,66 @@ def make_parser():
   add('--rows', type=positive, default=2, help='how many examples')
   add('--position', type=natural, default=0, help='the first example')
   add('--split', choices=('train', 'validation'), default='train', help='split')
+
+  add = command('launch', 'starts a command in several processes')
+  add('where', choices=['local'], help='on this machine, with CPU devices')
+  add('--processes', type=positive, default=2, help='how many; default: 2')
+  add('--devices', type=positive, default=1, help='of each process')
   return top, commands.choices
 
 
-def parse(argv):
+def add_processes(parser):
+  """Options by which each of a run's processes knows its place."""
+  add = parser.add_argument_group(
+    'runs of several processes', 'Give each process the same command.'
+  ).add_argument
+  add(
+    '--multiprocess',
+    action='store_true',
+    help='find the others as a TPU pod, SLURM, Kubernetes or Open MPI tell it',
+  )
+  add('--coordinator_address', metavar='HOST:PORT', help='of process 0')
+  add('--process_count', type=positive, metavar='N', help='of all')
+  add('--process_index', type=natural, metavar='I', help='of this one, from 0')
+  add(
+    '--initialization_timeout',
+    type=positive,
+    default=300,
+    metavar='SECONDS',
+    help='in which all must be there; default: 300',
+  )
+  add(
+    '--heartbeat_timeout',
+    type=positive,
+    default=30,
+    metavar='SECONDS',
+    help='after which a silent process is given up; default: 30',
+  )
+
+
+def parse_launch(argv):
+  """As `parse`, of `launch` and the command that it starts."""
+  at = [n for n, word in enumerate(argv) if word in TAKES_PROCESSES][:1]
+  if not at and not {'-h', '--help'} & set(argv):
+    raise errors.ConfigError(
+      'launch has no command to start',
+      expected=f'one of {", ".join(TAKES_PROCESSES)}',
+      fix='t5x_lite launch --help',
+    )
+  split = at[0] if at else len(argv)
+  options = parse(argv[:split], launch=False)
+  options.start = argv[split:]
+  started = parse(options.start)  # what is wrong with it is told once
+  for name in ('multiprocess', 'coordinator_address', 'process_count'):
+    if getattr(started, name):
+      raise errors.ConfigError(f'launch itself gives --{name}')
+  return options
+
+
+def parse(argv, launch=True):
   """Options of a command line, with `bindings` from `--gin.X=value`."""
+  if launch and argv[:1] == ['launch']:
+    return parse_launch(argv)
   top, commands = make_parser()
   bindings = [a[len('--gin.') :] for a in argv if a.startswith('--gin.')]
   rest = [a for a in argv if not a.startswith('--gin.')]
@@ -198,11 +259,13 @@ def main(argv=None):
 
     code = getattr(commands, options.command)(options) or 0
     sys.stdout.flush()
+    processes.leave()
     return code
   except Exception as e:
     # TensorFlow, which reads gs://, has errors of its own.
     remote = type(e).__module__.startswith('tensorflow.')
     if not (remote or isinstance(e, (errors.UserError, OSError))):
+      processes.crash(e)
       raise
     if isinstance(e, OSError) and sys.stdout is sys.__stdout__:
       # It may be the output that failed. Python would complain again at exit.
@@ -219,7 +282,10 @@ def main(argv=None):
     elif remote:
       text = ' '.join(str(e).split())
       e = errors.StorageError('cannot read or write', got=text)
-    print(f't5x_lite: {e}', *notes, sep='\n', file=sys.stderr)
+    text = '\n'.join([str(e), *notes])
+    processes.fail(text, e.exit_code)  # returns in a run of one process
+    if not getattr(e, 'told', False):
+      print(f't5x_lite: {text}', file=sys.stderr)
     return e.exit_code
   except KeyboardInterrupt:
     print('t5x_lite: interrupted', file=sys.stderr)

@@ -3,10 +3,12 @@
 import contextlib
 import itertools
 import json
+import platform
 import sys
 
 import jax
 
+import t5x_lite
 from t5x_lite import config
 from t5x_lite import data
 from t5x_lite import errors
@@ -15,13 +17,16 @@ from t5x_lite import fit as fitting
 from t5x_lite import infer as inference
 from t5x_lite import models
 from t5x_lite import partitioning
+from t5x_lite import processes
 from t5x_lite import quickstart as guided
 from t5x_lite import recipes as installed
 from t5x_lite import record
 from t5x_lite import show
 from t5x_lite import storage
 from t5x_lite import train as training
+from t5x_lite.launch import local
 
+_PLACE = {'coordinator_address', 'process_index', 'debug', 'command'}
 ANY_CORPUS = 't5/bytes'  # the recipe of `--corpus` with nothing else said
 
 
@@ -31,6 +36,51 @@ def keep_compiled():
   jax.config.update('jax_compilation_cache_dir', str(folder))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+
+
+def meet(options, run=None):
+  """Joins the other processes of a run, if it has any, and compares with them.
+
+  Args:
+    options: of the command line.
+    run: the recipe, or None if it comes from the workdir.
+  """
+  given = [
+    name
+    for name in ('coordinator_address', 'process_count', 'process_index')
+    if getattr(options, name) is not None
+  ]
+  if options.multiprocess:
+    place = processes.detect(options.initialization_timeout)
+  elif not given:
+    return
+  elif len(given) < 3:
+    raise errors.ConfigError(
+      'a run of several processes lacks an option',
+      got=', '.join(f'--{name}' for name in given),
+      expected='--coordinator_address, --process_count and --process_index',
+    )
+  else:
+    place = processes.Place(
+      options.coordinator_address,
+      options.process_count,
+      options.process_index,
+      options.initialization_timeout,
+      options.heartbeat_timeout,
+    )
+  facts = {
+    'the version of t5x_lite': t5x_lite.__version__,
+    'the version of JAX': jax.__version__,
+    'the version of Python': '.'.join(platform.python_version_tuple()[:2]),
+  }
+  facts |= {
+    f'--{name}': value
+    for name, value in vars(options).items()
+    if name not in _PLACE
+  }
+  if run is not None:
+    facts |= record.flatten(record.record(run))
+  processes.join(place, facts)
 
 
 def load(options):
@@ -54,8 +104,13 @@ def train(options):
     return 0
   if not options.workdir:
     raise errors.ConfigError('no --workdir', fix='--workdir=runs/NAME')
+  meet(options, run)
   keep_compiled()
   return fitting.fit(run, options.workdir)
+
+
+def launch(options):
+  return local.run(options.start, options.processes, options.devices)
 
 
 def dry_run(run):

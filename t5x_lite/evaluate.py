@@ -65,7 +65,9 @@ class HeldOut:
     """The metrics over at most `limit` examples, each counted once."""
     sums, counts, examples = {}, np.zeros(len(self.is_text_V), np.int64), 0
     for batch in self.batches.evaluation(self.batch_size, limit):
-      found = self._step(params, partitioning.put_batch(batch, self.mesh))
+      found = self._step(
+        params, partitioning.put_batch(batch, self.mesh, self.batch_size)
+      )
       counted = batch['decoder_loss_weights'] > 0
       targets = batch['decoder_target_tokens'][counted]
       counts += np.bincount(targets, minlength=len(counts))

@@ -1,10 +1,12 @@
 """The training loop: steps, metrics, evaluations and saves as they fall due."""
 
+import contextlib
 import dataclasses
 import math
 import os
 import signal
 import time
+import uuid
 
 import jax
 
@@ -15,6 +17,7 @@ from t5x_lite import evaluate
 from t5x_lite import flops
 from t5x_lite import infer
 from t5x_lite import partitioning
+from t5x_lite import processes
 from t5x_lite import record as records
 from t5x_lite import reporting
 from t5x_lite import storage
@@ -46,11 +49,7 @@ class StopSignals:
   def _note(self, number, _):
     if self.received or not self.in_loop:
       os._exit(self.EXIT_CODES[number])
-    self.received = signal.Signals(number)
-
-  @property
-  def exit_code(self):
-    return self.EXIT_CODES.get(self.received, 0)
+    self.received = signal.Signals(number).name
 
 
 def open_store(spec, vocabulary, say):
@@ -78,6 +77,21 @@ def open_store(spec, vocabulary, say):
     for note in store.notes():
       say(note)
   return store
+
+
+def check_shared(workdir):
+  """Refuses a workdir that is another folder in another process."""
+  file = workdir / '.shared'
+
+  def write():
+    mark = uuid.uuid4().hex
+    storage.write_text(file, mark)
+    return mark
+
+  if processes.count() > 1:
+    mark = processes.first(write)
+    seen = file.exists() and file.read_text() == mark
+    processes.same(f'whether they see {file}: a workdir is shared by all', seen)
 
 
 def keep_vocabulary(spec, workdir):
@@ -134,9 +148,9 @@ class Meter:
   run: object
   flops_per_step: tuple
   peak: float
+  places: int  # of tokens in a batch
   steps: int = 0
-  real: int = 0
-  places: int = 0
+  tokens: int = 0
   targets: int = 0
   busy: float = 0.0
 
@@ -150,13 +164,11 @@ class Meter:
     """Ends a stretch of training; what follows is not counted."""
     self.busy += time.perf_counter() - self._since
 
-  def count(self, batch):
+  def count(self, found):
+    """Adds a step, by its metrics."""
     self.steps += 1
-    for side in ('encoder', 'decoder'):
-      segments = batch[f'{side}_segment_ids']
-      self.real += int((segments > 0).sum())
-      self.places += segments.size
-    self.targets += int(batch['decoder_loss_weights'].sum())
+    self.tokens += int(found['tokens'])
+    self.targets += int(found['weight'])
 
   def read(self):
     """The rates under T5X's names, and a new beginning."""
@@ -168,24 +180,24 @@ class Meter:
       'timing/steps_per_second': 1 / seconds,
       'timing/seqs_per_second': self.run.batch_size / seconds,
       'timing/target_tokens_per_second': self.targets / self.busy,
-      'perf/tokens_per_second': self.real / self.busy,
+      'perf/tokens_per_second': self.tokens / self.busy,
       'perf/mfu': causal,
       'perf/mfu_whole_attention': whole,
-      'data/padding_fraction': 1 - self.real / self.places,
+      'data/padding_fraction': 1 - self.tokens / (self.places * self.steps),
     }
-    self.steps = self.real = self.places = self.targets = 0
+    self.steps = self.tokens = self.targets = 0
     self.busy = 0.0
     self.start()
     return rates
 
 
-def fit(run, workdir, say=print):
+def fit(run, workdir, say=processes.say):
   """Trains a run to its end, going on from what the workdir holds.
 
   Args:
     run: specs.Run.
     workdir: where checkpoints, metrics and pictures go.
-    say: prints a line.
+    say: prints a line, in process 0.
 
   Returns:
     The exit code: 0, or 130 or 143 if a signal ended it, after saving.
@@ -200,22 +212,26 @@ def fit(run, workdir, say=print):
     vocabulary = data.load_vocabulary(run.data)
     data.check(run, vocabulary)
     storage.make_folder(workdir)
+    check_shared(workdir)
     record = records.record(run)
+    alone = contextlib.nullcontext()
     with (
       StopSignals() as stop,
-      storage.lock(workdir),
+      storage.lock(workdir / 'lock') if processes.is_first() else alone,
       checkpoints.Checkpoints(workdir, run.checkpoints) as saver,
     ):
-      begin = resumable(run, record, saver, say)
+      begin = processes.first(lambda: resumable(run, record, saver, say))
       store = open_store(run.data, vocabulary, say)
       batches = data.Batches(run, store, vocabulary, 'train')
+      processes.same('corpus or vocabulary', batches.fingerprint)
       if begin is not None:
         check_data(saver, begin, batches.fingerprint)
       if begin == run.steps:
         say(f'done: all {run.steps} steps are in {workdir}')
         return 0
-      storage.write_text(workdir / 'config.json', records.to_json(record))
-      keep_vocabulary(run.data, workdir)
+      if processes.is_first():
+        storage.write_text(workdir / 'config.json', records.to_json(record))
+        keep_vocabulary(run.data, workdir)
       for line in partitioning.unsharded(
         program.model.abstract, program.model.axes, mesh
       ):
@@ -236,8 +252,8 @@ def fit(run, workdir, say=print):
         )
       loop = Loop(program, saver, batches, held_out, workdir, stop, say)
       stop.in_loop = True
-      loop(state, begin or 0, position['examples'], record)
-  return stop.exit_code
+      ended_by = loop(state, begin or 0, position['examples'], record)
+  return StopSignals.EXIT_CODES[signal.Signals[ended_by]] if ended_by else 0
 
 
 class Loop:
@@ -247,15 +263,23 @@ class Loop:
     self.program, self.run = program, program.run
     self.saver, self.batches, self.held_out = saver, batches, held_out
     self.workdir, self.stop, self.say = workdir, stop, say
+    self.rows = partitioning.local_rows(program.mesh, self.run.batch_size)
 
   def __call__(self, state, begin, examples, record):
-    """Trains from step `begin`, with that many examples consumed before."""
-    run = self.run
+    """Trains from step `begin`, with that many examples consumed before.
+
+    Returns:
+      The name of the signal that ended it, or None.
+    """
+    run, mesh = self.run, self.program.mesh
     step_fn, self.meter = self.prepare(examples)
-    feed = data.prefetch(self.batches, examples, run.batch_size)
+    feed = data.prefetch(self.batches, examples, run.batch_size, self.rows)
+    first, quiet = processes.is_first(), reporting.Quiet()
     with (
-      reporting.Metrics(self.workdir, begin) as self.metrics,
-      reporting.Progress(run.steps, begin) as self.progress,
+      reporting.Metrics(self.workdir, begin)
+      if first
+      else quiet as self.metrics,
+      reporting.Progress(run.steps, begin) if first else quiet as self.progress,
     ):
       if begin == 0:
         self.evaluate(state, 0)
@@ -263,13 +287,13 @@ class Loop:
       pending = None  # the step before, whose metrics are still on the device
       for step in range(begin + 1, run.steps + 1):
         examples, batch = next(feed)
-        state, found = step_fn(
-          state, partitioning.put_batch(batch, self.program.mesh)
-        )
+        batch = partitioning.put_batch(batch, mesh, run.batch_size)
+        state, found = step_fn(state, batch)
         # Reading the step before this one lets the device run on meanwhile.
         self.report(pending)
-        pending = step, batch, found
-        stopping = self.stop.received is not None
+        pending = step, found
+        stop = processes.stop_at(step, self.stop.received)
+        stopping = stop is not None and stop[0] == step
         every = run.evaluation.every
         measures = step == run.steps or (every and step % every == 0)
         saves = step == run.steps or stopping or self.saver.should_save(step)
@@ -290,37 +314,36 @@ class Loop:
           self.meter.start()
         if stopping:
           self.progress.note(
-            f'{self.stop.received.name}: saving step {step}; the same command '
-            'goes on from there'
+            f'{stop[1]}: saving step {step}; the same command goes on from '
+            'there'
           )
-          break
+          return stop[1]
+    return None
 
   def prepare(self, examples):
     """Compiles the step and counts what it costs: (step, Meter)."""
     run, started = self.run, time.perf_counter()
-    batch = self.batches.at(examples, run.batch_size)
+    batch = self.batches.at(examples, run.batch_size, self.rows)
     step_fn = self.program.compile_step(batch)
     seconds = time.perf_counter() - started
-    cost = flops.train_step(
-      run.model,
-      run.batch_size,
-      batch['encoder_input_tokens'].shape[1],
-      batch['decoder_input_tokens'].shape[1],
-    )
+    lengths = [
+      batch[f'{side}_input_tokens'].shape[1] for side in ('encoder', 'decoder')
+    ]
+    cost = flops.train_step(run.model, run.batch_size, *lengths)
     peak, how = flops.peak(jax.devices())
     self.say(
       f'compiled in {seconds:.1f} s; a step is {cost[0] / 1e9:,.1f} GFLOP, '
       f'peak {peak / 1e9:,.0f} GFLOP/s ({how})'
     )
-    return step_fn, Meter(run, cost, peak)
+    return step_fn, Meter(run, cost, peak, run.batch_size * sum(lengths))
 
   def report(self, pending):
     """Fetches a step's metrics; prints and writes them where they are due."""
     if pending is None:
       return
-    step, batch, found = pending
-    self.meter.count(batch)
+    step, found = pending
     found = {k: float(v) for k, v in jax.device_get(found).items()}
+    self.meter.count(found)
     if not math.isfinite(found['loss'] + found['grad_norm']):
       saved = self.saver.latest()
       raise errors.NumericError(

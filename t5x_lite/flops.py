@@ -66,7 +66,7 @@ def peak(devices):
   for name in sorted(PEAKS, key=len, reverse=True):
     if kind.startswith(name):
       return PEAKS[name] * len(devices), 'data sheet, bfloat16'
-  measured = measure(devices[0])
+  measured = measure(jax.local_devices()[0])
   # Simulated devices share one processor.
   count = 1 if devices[0].platform == 'cpu' else len(devices)
   return measured * count, 'measured, float32 matrix product'

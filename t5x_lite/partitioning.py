@@ -8,6 +8,7 @@ import math
 import os
 
 import jax
+from jax.experimental import mesh_utils
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 import numpy as np
@@ -75,15 +76,41 @@ def all_devices():
 
 
 def make_mesh(spec, devices=None):
-  """The mesh of a run over all devices of the process, or over these."""
+  """The mesh of a run over all devices of all processes, or over these.
+
+  Devices of several slices (TPU pods joined by a data-centre network) are laid
+  out so that the outer axes alone cross from slice to slice.
+  """
   devices = all_devices() if devices is None else devices
   shape = mesh_shape(spec, len(devices))
-  return jax.make_mesh(
-    tuple(shape.values()),
-    AXES,
-    axis_types=(jax.sharding.AxisType.Auto,) * len(AXES),
-    devices=devices,
-  )
+  sizes = tuple(shape.values())
+  types = (jax.sharding.AxisType.Auto,) * len(AXES)
+  slices = len({getattr(device, 'slice_index', 0) for device in devices})
+  if slices == 1:
+    return jax.make_mesh(sizes, AXES, axis_types=types, devices=devices)
+  across = _across_slices(shape, slices)
+  within = [size // n for size, n in zip(sizes, across, strict=True)]
+  laid = mesh_utils.create_hybrid_device_mesh(within, across, devices)
+  return jax.sharding.Mesh(laid, AXES, axis_types=types)
+
+
+def _across_slices(shape, slices):
+  """How many slices each axis spans: as the outermost axes that can."""
+  rest, across = slices, []
+  for name, size in shape.items():
+    spans = math.gcd(size, rest) if name in RULES['batch'] else 1
+    across.append(spans)
+    rest //= spans
+  if rest > 1:
+    said = ' x '.join(f'{name} {size}' for name, size in shape.items())
+    raise errors.ConfigError(
+      f'Mesh does not fit {slices} slices',
+      got=said,
+      expected=f'replica x data x fsdp to be a multiple of {slices}: tensor and'
+      ' sequence stay within a slice',
+      fix=f'--gin.Mesh.replica={slices}',
+    )
+  return across
 
 
 def batch_shards(mesh_axes):
@@ -213,10 +240,28 @@ def batch_sharding(mesh):
   return NamedSharding(mesh, PartitionSpec(RULES['batch']))
 
 
-def put_batch(batch, mesh):
-  """A host's numpy batch as arrays on the mesh."""
+def local_rows(mesh, batch_size):
+  """Which rows of a batch the devices of this process hold, in order."""
+  places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
+  rows = {n for [part] in places.values() for n in range(batch_size)[part]}
+  return np.array(sorted(rows))
+
+
+def put_batch(batch, mesh, batch_size):
+  """A batch on the mesh, of which each process brings its `local_rows`."""
   sharding = batch_sharding(mesh)
-  return jax.tree.map(
-    lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)),
-    batch,
-  )
+  place = np.full(batch_size, -1)
+  rows = local_rows(mesh, batch_size)
+  place[rows] = np.arange(len(rows))
+
+  def put(x):
+    return jax.make_array_from_callback(
+      (batch_size, *x.shape[1:]), sharding, lambda index: x[place[index[0]]]
+    )
+
+  return jax.tree.map(put, batch)
+
+
+def replicated(mesh):
+  """On all devices: what every process is to read."""
+  return NamedSharding(mesh, PartitionSpec())

@@ -139,6 +139,17 @@ def compare(old, new):
   return Changes(tuple(refused), tuple(told))
 
 
+def flatten(recorded, path=''):
+  """The settings of a record by their paths, such as `data.lengths.inputs`."""
+  if not isinstance(recorded, dict):
+    return {path: recorded}
+  return {
+    below: value
+    for key, inner in recorded.items()
+    for below, value in flatten(inner, f'{path}.{key}' if path else key).items()
+  }
+
+
 def _is_under(path, names):
   return any(f'{path}.'.startswith(f'{name}.') for name in names)
 

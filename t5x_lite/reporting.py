@@ -149,6 +149,18 @@ def read_metrics(workdir):
   ]
 
 
+class Quiet(contextlib.nullcontext):
+  """Tells nothing: for the processes of a run that leave it to one."""
+
+  def __init__(self):
+    super().__init__(self)
+
+  def write(self, *_):
+    pass
+
+  update = note = write
+
+
 # -- the line -----------------------------------------------------------------
 
 _SHOWN = (  # metric, its name in the line, its format

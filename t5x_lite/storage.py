@@ -86,22 +86,26 @@ def make_folder(folder):
 
 
 @contextlib.contextmanager
-def lock(folder):
-  """Keeps other processes of this machine out of a local folder meanwhile.
+def lock(file, wait=False):
+  """Keeps other processes of this machine out meanwhile, by a local file.
 
   The kernel lets go when the process ends, however it ends.
+
+  Args:
+    file: made if it is not there.
+    wait: until it is free; else a StorageError says who holds it.
   """
-  if not is_local(folder):
+  if not is_local(file):
     yield
     return
-  with open(path(folder) / 'lock', 'a+', encoding='utf-8') as f:
+  with open(path(file), 'a+', encoding='utf-8') as f:
     try:
-      fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as e:
       f.seek(0)
       raise errors.StorageError(
         'another process trains here',
-        where=folder,
+        where=path(file).parent,
         got=f.read().strip() or None,
         fix='wait for it, stop it, or choose another --workdir',
       ) from e

@@ -78,6 +78,10 @@ def make_train_step(run, model, tx):
     metrics = {name: total / weight for name, total in sums.items()}
     metrics |= {
       'weight': sums['weight'],
+      'tokens': sum(
+        jnp.sum(batch[f'{side}_segment_ids'] > 0)
+        for side in ('encoder', 'decoder')
+      ),
       'grad_norm': optax.tree.norm(grads),
       'learning_rate': rate(step),
     }
@@ -110,7 +114,7 @@ class Program:
     shapes = jax.eval_shape(lambda: init_state(model, tx, run.seed))
     params = partitioning.shardings(shapes['params'], model.axes, mesh)
     shardings = {
-      'step': jax.NamedSharding(mesh, jax.P()),
+      'step': partitioning.replicated(mesh),
       'params': params,
       'opt_state': partitioning.state_shardings(
         shapes['opt_state'], model.abstract, model.axes, mesh
@@ -137,15 +141,17 @@ class Program:
     )()
 
   def compile_step(self, batch):
-    """The train step, compiled for batches like this one (of numpy)."""
+    """The train step, compiled for batches of rows like these (of numpy)."""
     sharding = partitioning.batch_sharding(self.mesh)
     shapes = jax.tree.map(
-      lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+      lambda x: jax.ShapeDtypeStruct(
+        (self.run.batch_size, *x.shape[1:]), x.dtype, sharding=sharding
+      ),
       batch,
     )
     step = jax.jit(
       make_train_step(self.run, self.model, self.tx),
       donate_argnums=0,
-      out_shardings=(self.shardings, None),
+      out_shardings=(self.shardings, partitioning.replicated(self.mesh)),
     )
     return step.lower(self.abstract_state, shapes).compile()

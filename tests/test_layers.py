@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # A module imports only from the lines above its own; a folder also from itself.
 LEVELS = """
 errors allocator
-specs
+specs processes
 storage record
 recipes manifest
 config partitioning flops
@@ -20,7 +20,7 @@ decoding checkpoints reporting data
 evaluate tasks
 infer train show
 fit
-quickstart
+quickstart launch
 commands
 cli
 __main__ __init__
@@ -41,7 +41,11 @@ UNSAFE_OPTIONS = {'shell', 'allow_pickle'}
 
 def modules():
   """Every source file, by its name in the package."""
-  for folder, prefix in (('t5x_lite', ''), ('tasks', 'tasks.')):
+  for folder, prefix in (
+    ('t5x_lite', ''),
+    ('tasks', 'tasks.'),
+    ('launch', 'launch.'),
+  ):
     for file in sorted((ROOT / folder).rglob('*.py')):
       parts = file.relative_to(ROOT / folder).with_suffix('').parts
       name = prefix + '.'.join(parts)

@@ -18,7 +18,7 @@ def steps(run, count=2, num_devices=1):
   with jax.set_mesh(mesh):
     program = train.Program.build(run, mesh)
     step, state, metrics = program.compile_step(batch), fresh(program), []
-    batch = partitioning.put_batch(batch, mesh)
+    batch = partitioning.put_batch(batch, mesh, run.batch_size)
     for _ in range(count):
       state, found = step(state, batch)
       metrics.append({k: float(v) for k, v in found.items()})

@@ -90,9 +90,15 @@ class Batches:
         expected=f'{self._corruption.MIN_LENGTH} tokens or more',
       )
 
-  def at(self, position, size):
-    """The `size` examples from `position` on: the batch contract, as a dict."""
-    places_B = np.arange(position, position + size)
+  def at(self, position, size, rows=None):
+    """The `size` examples from `position` on: the batch contract, as a dict.
+
+    Args:
+      position: examples consumed before.
+      size: examples in the batch.
+      rows: of the batch, those to make; None for all.
+    """
+    places_B = position + (np.arange(size) if rows is None else rows)
     epoch_B, place_B = np.divmod(places_B, self.num_examples)
     index_B = order.permutation(self.num_examples, self._seed, epoch_B, place_B)
     return self._examples(self._seed, epoch_B, index_B)
@@ -109,41 +115,44 @@ class Batches:
       self._lengths,
     )
 
-  def evaluation(self, size, limit=None):
+  def evaluation(self, size, limit=None, rows=None):
     """Batches of each example once, in order, corrupted always alike.
 
     Args:
       size: examples in a batch; the last is filled up with rows whose segment
         ids and loss weights are 0.
       limit: at most so many examples, evenly spread over the split.
+      rows: of each batch, those to make; None for all.
 
     Yields:
       The batch contract, as a dict.
     """
     count = min(limit or self.num_examples, self.num_examples)
-    index = np.arange(count) * self.num_examples // count
-    for i in range(0, count, size):
-      index_B = index[i : i + size]
+    rows = np.arange(size) if rows is None else rows
+    for first in range(0, count, size):
+      place_B = first + rows[first + rows < count]
+      index_B = place_B * self.num_examples // count
       batch = self._examples(_EVALUATION_SEED, np.zeros_like(index_B), index_B)
-      lacking = size - len(index_B)
+      lacking = len(rows) - len(index_B)
       yield {
-        name: np.pad(rows, [(0, lacking)] + [(0, 0)] * (rows.ndim - 1))
-        for name, rows in batch.items()
+        name: np.pad(x, [(0, lacking)] + [(0, 0)] * (x.ndim - 1))
+        for name, x in batch.items()
       }
 
 
-def prefetch(batches, position, size):
+def prefetch(batches, position, size, rows=None):
   """(position, batch) from a position on, without end, made ahead of need.
 
   Args:
     batches: Batches.
     position: examples consumed before.
     size: examples in a batch.
+    rows: of each batch, those to make; None for all.
   """
 
   def read(i):
     start = position + int(i) * size
-    return start, batches.at(start, size)
+    return start, batches.at(start, size, rows)
 
   stream = grain.MapDataset.range(np.iinfo(np.int64).max // size).map(read)
   options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)

@@ -220,8 +220,15 @@ def open_or_build(data, vocabulary, progress=None):
       expected='a local folder',
     )
   folder = storage.path(root) / f'{corpus.name}-{fingerprint[:16]}'
-  if not (folder / 'manifest.json').exists():
-    _build(folder, data, vocabulary, corpus, identity, fingerprint, progress)
+  manifest = folder / 'manifest.json'
+  if not manifest.exists():
+    storage.make_folder(root)
+    # Processes of one run on one machine: the first makes it.
+    with storage.lock(folder.parent / f'.{folder.name}.lock', wait=True):
+      if not manifest.exists():
+        _build(
+          folder, data, vocabulary, corpus, identity, fingerprint, progress
+        )
   found = store.Store(folder)
   if found.fingerprint != fingerprint:
     raise errors.DataError(

@@ -1,0 +1,1 @@
+"""Starting runs of several processes; installed as `t5x_lite.launch`."""
