@@ -98,7 +98,8 @@ class Checkpoints:
   def __exit__(self, kind, error, traceback):
     if kind is None:
       self.close()
-    elif issubclass(kind, Exception):
+    elif issubclass(kind, Exception) and processes.count() == 1:
+      # Of several processes one may fail alone: the others would not close.
       try:
         self.close()
       except errors.UserError as e:

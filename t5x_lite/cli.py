@@ -5,6 +5,7 @@ whose modules load only then, so that `--help` and wrong options cost nothing.
 """
 
 import argparse
+import functools
 import os
 import sys
 
@@ -80,7 +81,9 @@ def make_parser():
       help=text,
       description=text[0].upper() + text[1:] + '.',
       epilog='for example:\n  ' + EXAMPLES[name],
-      formatter_class=argparse.RawDescriptionHelpFormatter,
+      formatter_class=functools.partial(
+        argparse.RawDescriptionHelpFormatter, max_help_position=36
+      ),
       allow_abbrev=False,
       usage=f't5x_lite {name} [options]'
       + (' [--gin.NAME.FIELD=VALUE ...]' if recipe else ''),
@@ -96,8 +99,6 @@ def make_parser():
         help='recipe, installed or a path; repeatable, the last wins',
       )
       add('--corpus', metavar='FILES', help='path, glob or registered name')
-    if name in TAKES_PROCESSES:
-      add_processes(made)
     return add
 
   add = command(
@@ -148,38 +149,26 @@ def make_parser():
 
   add = command('launch', 'starts a command in several processes')
   add('where', choices=['local'], help='on this machine, with CPU devices')
-  add('--processes', type=positive, default=2, help='how many; default: 2')
-  add('--devices', type=positive, default=1, help='of each process')
+  add('--processes', type=positive, default=2, metavar='N', help='default: 2')
+  add('--devices', type=positive, default=1, metavar='N', help='of each')
+  group = commands.choices['launch'].add_argument_group(
+    'elsewhere, give each process the same command and these options'
+  )
+  add_place(group.add_argument)
   return top, commands.choices
 
 
-def add_processes(parser):
-  """Options by which each of a run's processes knows its place."""
-  add = parser.add_argument_group(
-    'runs of several processes', 'Give each process the same command.'
-  ).add_argument
-  add(
-    '--multiprocess',
-    action='store_true',
-    help='find the others as a TPU pod, SLURM, Kubernetes or Open MPI tell it',
-  )
+def add_place(add):
+  """Adds the options by which each process of a run knows its place."""
   add('--coordinator_address', metavar='HOST:PORT', help='of process 0')
   add('--process_count', type=positive, metavar='N', help='of all')
   add('--process_index', type=natural, metavar='I', help='of this one, from 0')
+  add('--multiprocess', action='store_true', help='ask the cluster for these')
+  wait = dict(type=positive, metavar='S')
   add(
-    '--initialization_timeout',
-    type=positive,
-    default=300,
-    metavar='SECONDS',
-    help='in which all must be there; default: 300',
+    '--initialization_timeout', **wait, default=300, help='seconds to meet: 300'
   )
-  add(
-    '--heartbeat_timeout',
-    type=positive,
-    default=30,
-    metavar='SECONDS',
-    help='after which a silent process is given up; default: 30',
-  )
+  add('--heartbeat_timeout', **wait, default=30, help='seconds of silence: 30')
 
 
 def parse_launch(argv):
@@ -195,9 +184,12 @@ def parse_launch(argv):
   options = parse(argv[:split], launch=False)
   options.start = argv[split:]
   started = parse(options.start)  # what is wrong with it is told once
-  for name in ('multiprocess', 'coordinator_address', 'process_count'):
-    if getattr(started, name):
-      raise errors.ConfigError(f'launch itself gives --{name}')
+  for given in (options, started.place):
+    for name in ('multiprocess', 'coordinator_address', 'process_count'):
+      if getattr(given, name):
+        raise errors.ConfigError(
+          'launch local gives each process its place itself', got=f'--{name}'
+        )
   return options
 
 
@@ -218,6 +210,10 @@ def parse(argv, launch=True):
       expected=f'one of {", ".join(commands)}',
       choices=commands,
     )
+  placing = Parser(prog=f't5x_lite {rest[0]}', add_help=False)
+  if rest[0] in TAKES_PROCESSES:
+    add_place(placing.add_argument)
+  place, rest = placing.parse_known_args(rest)
   options, unknown = top.parse_known_args(rest)
   if options.command is None:
     top.error('no command before the options')
@@ -234,7 +230,8 @@ def parse(argv, launch=True):
       got=unknown[0].split('=')[0],
       choices=[
         name
-        for action in commands[options.command]._actions  # pylint: disable=protected-access
+        for parser in (commands[options.command], placing)
+        for action in parser._actions  # pylint: disable=protected-access
         for name in action.option_strings
       ],
       fix=f't5x_lite {options.command} --help',
@@ -244,7 +241,7 @@ def parse(argv, launch=True):
       f'{options.command} takes no recipe: it reads the one in the workdir',
       got=f'--gin.{bindings[0]}',
     )
-  options.bindings = bindings
+  options.bindings, options.place = bindings, place
   return options
 
 
@@ -283,7 +280,7 @@ def main(argv=None):
       text = ' '.join(str(e).split())
       e = errors.StorageError('cannot read or write', got=text)
     text = '\n'.join([str(e), *notes])
-    processes.fail(text, e.exit_code)  # returns in a run of one process
+    processes.fail(e, text)  # returns in a run of one process
     if not getattr(e, 'told', False):
       print(f't5x_lite: {text}', file=sys.stderr)
     return e.exit_code

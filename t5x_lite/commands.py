@@ -1,6 +1,7 @@
 """What each command of the command line does."""
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import platform
@@ -26,7 +27,6 @@ from t5x_lite import storage
 from t5x_lite import train as training
 from t5x_lite.launch import local
 
-_PLACE = {'coordinator_address', 'process_index', 'debug', 'command'}
 ANY_CORPUS = 't5/bytes'  # the recipe of `--corpus` with nothing else said
 
 
@@ -45,13 +45,14 @@ def meet(options, run=None):
     options: of the command line.
     run: the recipe, or None if it comes from the workdir.
   """
+  at = options.place
   given = [
     name
     for name in ('coordinator_address', 'process_count', 'process_index')
-    if getattr(options, name) is not None
+    if getattr(at, name) is not None
   ]
-  if options.multiprocess:
-    place = processes.detect(options.initialization_timeout)
+  if at.multiprocess:
+    place = processes.detect()
   elif not given:
     return
   elif len(given) < 3:
@@ -61,13 +62,10 @@ def meet(options, run=None):
       expected='--coordinator_address, --process_count and --process_index',
     )
   else:
-    place = processes.Place(
-      options.coordinator_address,
-      options.process_count,
-      options.process_index,
-      options.initialization_timeout,
-      options.heartbeat_timeout,
-    )
+    place = processes.Place(*(getattr(at, name) for name in given))
+  place = dataclasses.replace(
+    place, timeout=at.initialization_timeout, silence=at.heartbeat_timeout
+  )
   facts = {
     'the version of t5x_lite': t5x_lite.__version__,
     'the version of JAX': jax.__version__,
@@ -76,7 +74,7 @@ def meet(options, run=None):
   facts |= {
     f'--{name}': value
     for name, value in vars(options).items()
-    if name not in _PLACE
+    if name not in ('place', 'debug')
   }
   if run is not None:
     facts |= record.flatten(record.record(run))

@@ -116,6 +116,7 @@ def test_bfloat16_keeps_float32_parameters():
     lambda x: (x.shape, x.dtype), program.abstract_state
   )
   assert {x.dtype for x in jax.tree.leaves(state['params'])} == {float32}
+  assert metrics.pop('tokens').dtype == np.int32
   assert {x.dtype for x in metrics.values()} == {float32}
 
 
