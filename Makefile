@@ -23,7 +23,7 @@ define install
 @touch $@
 endef
 
-.PHONY: help quickstart test faults oracle format lint wheel python
+.PHONY: help quickstart test faults parallel oracle format lint wheel python
 .DEFAULT_GOAL := help
 
 
@@ -38,6 +38,9 @@ test: $(READY)  ## the tests that need neither torch nor a network
 
 faults: $(READY)  ## kill, interrupt and starve a training run, minutes long
 	@$(BIN)/python -m pytest -m faults
+
+parallel: $(READY)  ## the same numbers on every mesh and by many processes, minutes long
+	@$(BIN)/python -m pytest -m parallel
 
 oracle: $(ORACLE)  ## compare with transformers in float64 (installs torch)
 	@# These files alone: torch's Triton crashes where TensorFlow is loaded.

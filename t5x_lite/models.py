@@ -33,8 +33,7 @@ class EncoderDecoder(nnx.Module):
       )
 
   def embed(self, tokens_BL):
-    x_BLE = self.token_embedder(tokens_BL, jnp.dtype(self.spec.dtype))
-    return partitioning.constrain(x_BLE, ('batch', 'length', 'embed'))
+    return self.token_embedder(tokens_BL, jnp.dtype(self.spec.dtype))
 
   def encode(self, tokens_BL, segments_BL, keys_B=None):
     mask_BQK = masks.same_segment(segments_BL, segments_BL)
@@ -48,7 +47,7 @@ class EncoderDecoder(nnx.Module):
     else:
       wide = modules.at_least_float32(x_BLE.dtype)
       logits_BLV = self.logits(x_BLE.astype(wide))
-    return partitioning.constrain(logits_BLV, ('batch', 'length', 'vocab'))
+    return partitioning.constrain(logits_BLV, ('batch', 'length', 'logits'))
 
   def __call__(self, batch, keys_B=None):
     """Teacher-forced logits [B, L, V] of a batch."""

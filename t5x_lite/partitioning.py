@@ -20,8 +20,10 @@ AXES = ('replica', 'data', 'fsdp', 'tensor', 'sequence')
 # A mesh axis serves one axis of an array: the first that asks for it.
 RULES = {
   'batch': ('replica', 'data', 'fsdp'),
+  'rows': ('replica', 'data'),  # where fsdp shares the width instead
   'length': ('sequence',),
   'vocab': ('tensor',),
+  'logits': ('tensor', 'sequence'),  # sequence, where it can't share the length
   'heads': ('tensor',),
   'mlp': ('tensor',),
   'embed': ('fsdp',),

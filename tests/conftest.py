@@ -38,6 +38,7 @@ def strict_promotion():
 # Marker: why its tests are skipped, unless the marker expression names it.
 ON_DEMAND = {
   'faults': 'takes minutes; run `make faults`',
+  'parallel': 'takes minutes; run `make parallel`',
   'oracle': 'needs torch; run `make oracle`',
 }
 

@@ -7,6 +7,8 @@ from flax import nnx
 import jax
 import jax.numpy as jnp
 
+from t5x_lite import partitioning
+
 
 def at_least_float32(dtype):
   """float32 for narrower types; float64 stays."""
@@ -103,7 +105,11 @@ class Embed(nnx.Module):
     )
 
   def __call__(self, ids_BL, dtype):
-    return jnp.take(self.embedding[...], ids_BL, axis=0).astype(dtype)
+    # Each device looks up its share of the width: else XLA gathers the table.
+    ids_BL = partitioning.constrain(ids_BL, ('rows', 'length'))
+    x_BLE = jnp.take(self.embedding[...], ids_BL, axis=0).astype(dtype)
+    x_BLE = partitioning.constrain(x_BLE, ('rows', 'length', 'embed'))
+    return partitioning.constrain(x_BLE, ('batch', 'length', 'embed'))
 
   def logits(self, x_BLE):
     """Tied logits, divided by sqrt(E): arXiv:1910.10683's released code."""
