@@ -59,12 +59,16 @@ class HeldOut:
     # Rows of the embedding past the vocabulary stand for nothing.
     padding = model.spec.vocab_size - vocabulary.size
     self.is_text_V = np.pad(is_text, (0, padding))
-    self._step = jax.jit(make_eval_step(model, self.is_text_V))
+    self._step = jax.jit(
+      make_eval_step(model, self.is_text_V),
+      out_shardings=partitioning.replicated(mesh),
+    )
 
   def __call__(self, params, limit=None):
     """The metrics over at most `limit` examples, each counted once."""
     sums, counts, examples = {}, np.zeros(len(self.is_text_V), np.int64), 0
-    for batch in self.batches.evaluation(self.batch_size, limit):
+    local = partitioning.local_rows(self.mesh, self.batch_size)
+    for batch in self.batches.evaluation(self.batch_size, limit, local):
       found = self._step(
         params, partitioning.put_batch(batch, self.mesh, self.batch_size)
       )

@@ -252,11 +252,13 @@ def local_rows(mesh, batch_size):
 def put_batch(batch, mesh, batch_size):
   """A batch on the mesh, of which each process brings its `local_rows`."""
   sharding = batch_sharding(mesh)
-  place = np.full(batch_size, -1)
   rows = local_rows(mesh, batch_size)
+  place = np.full(batch_size, -1)
   place[rows] = np.arange(len(rows))
 
   def put(x):
+    if len(x) != len(rows):
+      raise ValueError(f'{len(x)} rows, where this process has {len(rows)}')
     return jax.make_array_from_callback(
       (batch_size, *x.shape[1:]), sharding, lambda index: x[place[index[0]]]
     )

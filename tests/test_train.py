@@ -4,13 +4,10 @@ import math
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from t5x_lite import models
-from t5x_lite import optimizers
 from t5x_lite import partitioning
 from t5x_lite import specs
 from t5x_lite import train
@@ -23,21 +20,12 @@ def steps(run, count=2, num_devices=1):
   batch = tiny.batch(run.batch_size, packed=True)
   with jax.set_mesh(mesh):
     program = train.Program.build(run, mesh)
-    step, state, metrics = program.compile_step(batch), fresh(program), []
+    step, state, metrics = program.compile_step(batch), tiny.state(program), []
     batch = partitioning.put_batch(batch, mesh, run.batch_size)
     for _ in range(count):
       state, found = step(state, batch)
       metrics.append({k: float(v) for k, v in found.items()})
   return metrics, jax.device_get(state), step.as_text()
-
-
-def fresh(program):
-  """A state before the first step, for which nothing must be compiled."""
-  state = jax.tree.map(
-    lambda x: np.zeros(x.shape, x.dtype), program.abstract_state
-  )
-  state['params'] = tiny.params(program.model)
-  return jax.device_put(state, program.shardings)
 
 
 def assert_same_run(a, b, tolerance=2e-6):
@@ -64,25 +52,14 @@ def plain():
 
 
 def gradients(axes, microbatches, num_devices=8):
-  """(metrics, gradients, compiled text) of a step with dropout on packed rows.
-
-  The optimizer keeps the gradients as its state.
-  """
-  keep = optax.GradientTransformation(
-    init=lambda params: jax.tree.map(jnp.zeros_like, params),
-    update=lambda grads, _, params: (
-      jax.tree.map(jnp.zeros_like, params),
-      grads,
-    ),
-  )
+  """(metrics, gradients, compiled text) of a step on packed rows."""
   run = tiny.run(
     tiny.transformer(dropout=0.2, num_heads=8),
     mesh=specs.Mesh(**axes),
     batch_size=32,
     microbatches=microbatches,
   )
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setitem(optimizers.OPTIMIZERS, specs.Adafactor, lambda *_: keep)
+  with tiny.kept_gradients():
     [metrics], state, text = steps(run, 1, num_devices)
   return metrics, state['opt_state'], text
 
@@ -173,6 +150,7 @@ def test_bfloat16_keeps_float32_parameters():
   )
   assert {x.dtype for x in jax.tree.leaves(state['params'])} == {float32}
   assert metrics.pop('tokens').dtype == np.int32
+  assert metrics.pop('data/digest').dtype == np.uint32
   assert {x.dtype for x in metrics.values()} == {float32}
 
 

@@ -1,10 +1,15 @@
 """Small specs and batches that many tests share."""
 
+import contextlib
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
+import pytest
 
+from t5x_lite import optimizers
 from t5x_lite import specs
 
 
@@ -77,3 +82,31 @@ def params(model, seed=0, std=0.3):
 
 def replace(spec, **changes):
   return dataclasses.replace(spec, **changes)
+
+
+def state(program):
+  """A state before the first step, for which nothing must be compiled."""
+  found = jax.tree.map(
+    lambda x: np.zeros(x.shape, x.dtype), program.abstract_state
+  )
+  found['params'] = params(program.model)
+  return jax.tree.map(
+    lambda x, s: jax.make_array_from_callback(x.shape, s, lambda i: x[i]),
+    found,
+    program.shardings,
+  )
+
+
+@contextlib.contextmanager
+def kept_gradients():
+  """An optimizer that changes nothing and keeps the gradients as its state."""
+  keep = optax.GradientTransformation(
+    init=lambda params: jax.tree.map(jnp.zeros_like, params),
+    update=lambda grads, _, params: (
+      jax.tree.map(jnp.zeros_like, params),
+      grads,
+    ),
+  )
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setitem(optimizers.OPTIMIZERS, specs.Adafactor, lambda *_: keep)
+    yield

@@ -96,6 +96,7 @@ def call_roll(place, facts):
   except errors.UserError as e:
     for peer in found.values():
       peer.send(kind='fault', text=str(e), exit_code=e.exit_code)
+      peer.close()
     raise
   for peer in found.values():
     peer.send(kind='go')
@@ -108,17 +109,20 @@ def _answer(server, place, found, said):
   while len(said) < place.count:
     server.settimeout(max(deadline - time.monotonic(), 0.001))
     try:
-      peer = peers.Peer(None, server.accept()[0])
-      peer.socket.settimeout(5)
-      hello = peer.receive()
-      peer.index, theirs = hello['index'], hello['facts']
-      fits = 0 < peer.index < place.count == hello['count']
+      connection, _ = server.accept()
     except TimeoutError:
       if time.monotonic() >= deadline:
         raise _missing(place, said) from None
       continue
+    peer = peers.Peer(None, connection)
+    connection.settimeout(5)
+    try:
+      hello = peer.receive()
+      peer.index, theirs = hello['index'], hello['facts']
+      fits = 0 < peer.index < place.count == hello['count']
     except (OSError, ValueError, LookupError, TypeError):
-      continue  # not one of ours
+      peer.close()  # not one of ours
+      continue
     if not fits or peer.index in said:
       error = errors.DeviceError(
         f'process {peer.index} of {hello["count"]} calls in',
@@ -128,6 +132,7 @@ def _answer(server, place, found, said):
         ' --process_count, and each run its own port',
       )
       peer.send(kind='fault', text=str(error), exit_code=error.exit_code)
+      peer.close()
       raise error
     found[peer.index], said[peer.index] = peer, theirs
 
@@ -176,15 +181,16 @@ def call_in(place, facts):
     answer = peer.receive()
   except (OSError, ValueError):
     answer = None
+  if answer == {'kind': 'go'}:
+    return {0: peer}
+  peer.close()
   if answer is None:
     raise errors.DeviceError(
       'process 0 hung up',
       where=place.address,
       fix='see what it said; is another program at that port?',
     )
-  if answer['kind'] == 'fault':
-    error = errors.DeviceError(answer['text'])
-    error.exit_code = answer['exit_code']
-    error.told = True  # process 0 prints it
-    raise error
-  return {0: peer}
+  error = errors.DeviceError(answer['text'])
+  error.exit_code = answer['exit_code']
+  error.told = True  # process 0 prints it
+  raise error

@@ -32,6 +32,10 @@ class Peer:
       return False
     return True
 
+  def close(self):
+    self._file.close()
+    self.socket.close()
+
   def receive(self):
     """The next message, or None at the end."""
     line = self._file.readline(_MOST)

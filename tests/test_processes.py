@@ -1,0 +1,319 @@
+"""Runs of several processes: how they meet, agree, and end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from t5x_lite import checkpoints
+from t5x_lite import errors
+from t5x_lite.processes import meeting
+from tests import runs
+
+
+def free_address():
+  with socket.create_server(('127.0.0.1', 0)) as server:
+    return f'127.0.0.1:{server.getsockname()[1]}'
+
+
+# -- meeting ------------------------------------------------------------------
+
+
+def meet(count, facts, timeout=5, address=None, late=0):
+  """What call_roll and call_in give or raise, by process.
+
+  Args:
+    count: processes that there should be.
+    facts: dict of the index of each process that comes to its facts.
+    timeout: seconds to meet.
+    address: of process 0.
+    late: seconds after which the others come.
+  """
+  address, found = address or free_address(), {}
+
+  def run(index):
+    place = meeting.Place(address, count, index, timeout)
+    call = meeting.call_in if index else meeting.call_roll
+    time.sleep(late if index else 0)
+    try:
+      peers = call(place, facts[index])
+      found[index] = sorted(peers)
+      for peer in peers.values():
+        peer.close()
+    except errors.UserError as e:
+      found[index] = e
+
+  threads = [threading.Thread(target=run, args=[index]) for index in facts]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  return found
+
+
+def test_all_meet():
+  found = meet(3, dict.fromkeys(range(3), {'recipe': 'a'}))
+  assert found == {0: [1, 2], 1: [0], 2: [0]}
+
+
+def test_t5x_997_missing_processes_are_named():
+  """t5x#997: a pod hung, as the command ran on one host alone."""
+  found = meet(4, {0: {}, 2: {}}, timeout=1)
+  for error in found.values():
+    assert isinstance(error, errors.DeviceError)
+    assert 'no word of process 1, 3' in str(error)
+    assert '2 of 4 processes did not call in within 1 s' in str(error)
+
+
+def test_without_process_0():
+  [error] = meet(2, {1: {}}, timeout=1).values()
+  assert 'process 0 did not answer within 1 s' in str(error)
+
+
+def test_processes_that_run_something_else_are_named():
+  facts = {0: {'model.embed_dim': 32}, 1: {'model.embed_dim': 64}}
+  for error in meet(2, facts).values():
+    assert (
+      'processes differ in model.embed_dim; got 64 in process 1, expected 32,'
+      ' as in process 0' in str(error)
+    )
+
+
+def test_two_runs_at_one_address():
+  address = free_address()
+  with socket.create_server(('127.0.0.1', int(address.split(':')[1]))):
+    [error] = meet(2, {0: {}}, address=address).values()
+  assert 'process 0 cannot listen' in str(error)
+
+
+def test_strangers_are_not_taken_for_processes():
+  address = free_address()
+
+  def disturb():
+    time.sleep(0.3)
+    for words in (b'GET / HTTP/1.1\r\n\r\n', b'[]\n', b'{"index": "x"}\n', b''):
+      with socket.create_connection(address.split(':')) as stranger:
+        stranger.sendall(words)
+
+  stranger = threading.Thread(target=disturb)
+  stranger.start()
+  assert meet(2, {0: {}, 1: {}}, address=address, late=1)[0] == [1]
+  stranger.join()
+
+
+@pytest.mark.parametrize(
+  'place, said',
+  [
+    (('here', 2, 0), 'expected HOST:PORT'),
+    (('here:0', 2, 0), 'expected HOST:PORT'),
+    (('here:99999', 2, 0), 'expected HOST:PORT'),
+    (('here:9', 2, 2), 'got 2, expected 0 to 1'),
+  ],
+)
+def test_wrong_places(place, said):
+  with pytest.raises(errors.ConfigError, match=said):
+    meeting.Place(*place)
+
+
+# -- running ------------------------------------------------------------------
+
+
+def workers(task, count, out, *arguments, devices=4):
+  """Runs `process_worker` in some processes of that many devices in all."""
+  address = free_address()
+  started = [
+    subprocess.Popen(
+      [
+        sys.executable,
+        '-m',
+        'tests.process_worker',
+        *map(str, (task, address, count, index, out, *arguments)),
+      ],
+      env=os.environ | {'JAX_NUM_CPU_DEVICES': str(devices // count)},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+    for index in range(count)
+  ]
+  for process in started:
+    code, output = runs.finish(process)
+    assert code == 0, output
+
+
+def launch(processes, *arguments, devices=1):
+  """A process of `launch local`."""
+  return runs.start(
+    'launch',
+    'local',
+    f'--processes={processes}',
+    f'--devices={devices}',
+    *arguments,
+  )
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  return runs.write_corpus(tmp_path_factory.mktemp('corpus'))
+
+
+def train(workdir, corpus, processes, devices=1, **settings):
+  """Trains by `launch local`; returns what was said."""
+  arguments = (
+    'train',
+    f'--corpus={corpus}',
+    f'--workdir={workdir}',
+    *runs.options(**settings),
+  )
+  if processes == 1:
+    process = runs.start(*arguments, JAX_NUM_CPU_DEVICES=str(devices))
+  else:
+    process = launch(processes, *arguments, devices=devices)
+  code, output = runs.finish(process)
+  assert code == 0, output
+  runs.assert_clean(output)
+  return output
+
+
+def assert_same_metrics(workdir, undisturbed, tolerance=1e-5):
+  found, wanted = runs.metrics(workdir), runs.metrics(undisturbed)
+  for one, other in zip(found, wanted, strict=True):
+    assert one.keys() == other.keys()
+    assert one.get('data/digest') == other.get('data/digest')
+    for name, value in other.items():
+      if not isinstance(value, str):
+        assert one[name] == pytest.approx(value, rel=tolerance), name
+
+
+def test_two_processes_train_as_one(corpus, tmp_path):
+  train(tmp_path / 'one', corpus, 1, devices=2)
+  said = train(tmp_path / 'two', corpus, 2)
+  assert '[0] step 6/6' in said and '[1]' not in said
+  assert_same_metrics(tmp_path / 'two', tmp_path / 'one')
+  assert runs.steps(tmp_path / 'two') == [3, 6]
+  files = [
+    sorted(p.name for p in (tmp_path / n).iterdir()) for n in ('one', 'two')
+  ]
+  assert files[0] == [name for name in files[1] if name != '.shared']
+
+
+@pytest.mark.parallel
+def test_gradients_are_those_of_one_process(tmp_path):
+  found = {}
+  for count in (1, 2, 4):
+    workers('gradients', count, tmp_path / f'{count}.npz')
+    found[count] = dict(np.load(tmp_path / f'{count}.npz'))
+  assert len(found[1].pop('rows')) == 16
+  assert len(found[2].pop('rows')) == len(found[4].pop('rows')) == 8
+  for count in (2, 4):
+    for name, wanted in found[1].items():
+      assert np.linalg.norm(found[count][name] - wanted) <= 1e-6 * (
+        np.linalg.norm(wanted)
+      ), name
+
+
+@pytest.mark.parallel
+@pytest.mark.parametrize(
+  'legs',
+  [
+    [(1, 8), (1, 4), (1, 2)],
+    [(1, 4), (2, 2), (4, 1)],
+    [(4, 1), (2, 2), (1, 1)],
+  ],
+  ids=str,
+)
+def test_maxtext_1760_a_run_goes_on_by_other_processes(corpus, tmp_path, legs):
+  """maxtext#1760: resuming demanded the same number of processes."""
+  settings = dict(Run__steps=9, Checkpoints__every=3)
+  train(tmp_path / 'whole', corpus, 1, devices=legs[0][1], **settings)
+  for n, (processes, devices) in enumerate(legs, 1):
+    steps = {'Run__steps': 3 * n}
+    train(tmp_path / 'legs', corpus, processes, devices, **settings | steps)
+    # The state that the next leg reads is the one that this leg wrote.
+    sums = []
+    for count in (1, 2, 4):
+      out = tmp_path / f'{n}-{count}.json'
+      workers('restored', count, out, tmp_path / 'legs')
+      sums.append(json.loads(out.read_text()))
+    assert sums[0]['step'] == 3 * n
+    assert sums[0] == sums[1] == sums[2]
+  assert_same_metrics(tmp_path / 'legs', tmp_path / 'whole')
+
+
+# -- ending -------------------------------------------------------------------
+
+
+@pytest.fixture
+def running(corpus, tmp_path):
+  """Three processes in the middle of training, and how to find one."""
+  process = launch(
+    3,
+    'train',
+    f'--corpus={corpus}',
+    f'--workdir={tmp_path}',
+    '--heartbeat_timeout=5',
+    *runs.options(
+      Run__steps=10**6, Run__batch_size=9, Checkpoints__every=10**6
+    ),
+  )
+  for line in process.stdout:
+    if 'step 5/' in line:
+      break
+  yield process, lambda index: child(process.pid, index)
+  process.kill()
+
+
+def child(parent, index):
+  """The process of an index that a launcher started."""
+  found = subprocess.run(
+    ['pgrep', '-P', str(parent), '-f', f'process_index={index}'],
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  return int(found.stdout)
+
+
+@pytest.mark.parallel
+@pytest.mark.parametrize('index', [0, 1, 2])
+def test_a_process_that_dies_ends_all_within_seconds(running, index):
+  process, find = running
+  os.kill(find(index), signal.SIGKILL)
+  began = time.monotonic()
+  code, output = runs.finish(process)
+  assert time.monotonic() - began < 5
+  assert code == 137
+  assert f'process {index} is gone' in output
+  assert f'process {index} died of SIGKILL' in output
+
+
+@pytest.mark.parallel
+def test_a_process_that_is_stopped_is_named(running):
+  process, find = running
+  os.kill(find(1), signal.SIGSTOP)
+  began = time.monotonic()
+  code, output = runs.finish(process)
+  assert time.monotonic() - began < 5 + 5 + 16  # silence, and the grace
+  assert code == errors.DeviceError.exit_code
+  assert 'process 1 has given no sign of life' in output
+
+
+@pytest.mark.parallel
+@pytest.mark.parametrize('index', [0, 2])
+def test_a_signal_to_one_process_stops_all_at_one_step(
+  running, tmp_path, index
+):
+  process, find = running
+  os.kill(find(index), signal.SIGTERM)
+  code, output = runs.finish(process)
+  assert code == 143, output
+  [step] = checkpoints.Checkpoints.reader(tmp_path).steps()
+  assert f'SIGTERM: saving step {step}' in output
+  assert runs.metrics(tmp_path)[-1]['step'] == step
