@@ -85,14 +85,20 @@ def make_mesh(spec, devices=None):
   """
   devices = all_devices() if devices is None else devices
   shape = mesh_shape(spec, len(devices))
-  sizes = tuple(shape.values())
-  types = (jax.sharding.AxisType.Auto,) * len(AXES)
   slices = len({getattr(device, 'slice_index', 0) for device in devices})
-  if slices == 1:
-    return jax.make_mesh(sizes, AXES, axis_types=types, devices=devices)
   across = _across_slices(shape, slices)
-  within = [size // n for size, n in zip(sizes, across, strict=True)]
-  laid = mesh_utils.create_hybrid_device_mesh(within, across, devices)
+  within = [size // n for size, n in zip(shape.values(), across, strict=True)]
+  # Any mesh that multiplies to the devices is laid out, on a torus as well as
+  # that shape allows.
+  if slices == 1:
+    laid = mesh_utils.create_device_mesh(
+      within, devices, allow_split_physical_axes=True
+    )
+  else:
+    laid = mesh_utils.create_hybrid_device_mesh(
+      within, across, devices, allow_split_physical_axes=True
+    )
+  types = (jax.sharding.AxisType.Auto,) * len(AXES)
   return jax.sharding.Mesh(laid, AXES, axis_types=types)
 
 

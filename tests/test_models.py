@@ -3,6 +3,7 @@
 import functools
 import types
 
+from flax import nnx
 import jax
 import numpy as np
 import pytest
@@ -187,3 +188,15 @@ def test_dropout_masks_follow_the_key_of_the_row():
   np.testing.assert_allclose(moved, whole[rows], atol=1e-5)
   other = apply(params, batch, keys[rows])
   assert (np.abs(other - whole).max((1, 2)) > 0.1).all()
+
+
+def test_both_modes_of_nnx_give_the_same():
+  """Flax traverses modules as graphs or as trees; `NNX_GRAPH_MODE` chooses."""
+  batch, spec = tiny.batch(2), tiny.transformer()
+  found = []
+  for as_graph in (True, False):
+    with nnx.set_graph_mode(as_graph):
+      model = models.build.__wrapped__(spec)
+      found.append((model.apply(tiny.params(model), batch), model.axes))
+  np.testing.assert_array_equal(found[0][0], found[1][0])
+  assert found[0][1] == found[1][1]

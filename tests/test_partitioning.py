@@ -1,6 +1,7 @@
 """Meshes, and where arrays lie on them."""
 
 import jax
+import numpy as np
 import pytest
 
 from t5x_lite import errors
@@ -95,3 +96,50 @@ def test_no_device_is_one_message(monkeypatch):
   monkeypatch.setenv('JAX_PLATFORMS', 'cuda')
   with pytest.raises(errors.DeviceError, match='JAX_PLATFORMS=cuda.*Unable'):
     mesh()
+
+
+class Device:
+  """What a mesh of several slices is laid out by."""
+
+  platform = device_kind = 'cpu'
+
+  def __init__(self, number, slice_index):
+    self.id, self.slice_index = number, slice_index
+    self.process_index = slice_index
+
+
+@pytest.mark.parametrize(
+  'axes',
+  [
+    {'replica': 2, 'fsdp': 4, 'data': 1},
+    {'data': 8},
+    {'data': 2, 'tensor': 4},
+    {'data': 1, 'fsdp': 4, 'tensor': 2},
+    {'replica': 2, 'data': 1, 'sequence': 4},
+  ],
+  ids=str,
+)
+def test_only_outer_axes_cross_from_slice_to_slice(axes):
+  devices = [Device(n, n // 4) for n in range(8)]
+  laid = partitioning.make_mesh(specs.Mesh(**axes), devices).devices
+  at = np.vectorize(lambda device: device.slice_index)(laid)
+  assert (np.diff(at.reshape(8)) >= 0).all()  # slice by slice
+  for axis in (3, 4):  # tensor, sequence
+    assert not np.diff(at, axis=axis).any()
+
+
+def test_a_mesh_that_would_cross_slices_inside_is_refused():
+  devices = [Device(n, n // 4) for n in range(8)]
+  with pytest.raises(errors.ConfigError, match='fix: --gin.Mesh.replica=2'):
+    partitioning.make_mesh(specs.Mesh(data=1, tensor=8), devices)
+
+
+def test_each_process_brings_its_rows():
+  m = mesh(data=2, tensor=4)
+  batch = {'x': np.arange(12).reshape(4, 3)}
+  assert partitioning.local_rows(m, 4).tolist() == [0, 1, 2, 3]
+  found = partitioning.put_batch(batch, m, 4)['x']
+  assert found.sharding.spec == P(('replica', 'data', 'fsdp'))
+  np.testing.assert_array_equal(found, batch['x'])
+  with pytest.raises(ValueError, match='3 rows, where this process has 4'):
+    partitioning.put_batch({'x': batch['x'][:3]}, m, 4)
