@@ -114,6 +114,13 @@ def make_parser():
     action='store_true',
     help='print the resolved recipe and the parameters only',
   )
+  add(
+    '--step_timeout',
+    type=positive,
+    default=3600,
+    metavar='SECONDS',
+    help='a step that takes longer ends the run; default: 3600',
+  )
 
   add = command('evaluate', 'measures a model on held-out documents')
   add('--workdir', required=True, help='of the training run')

@@ -104,7 +104,7 @@ def train(options):
     raise errors.ConfigError('no --workdir', fix='--workdir=runs/NAME')
   meet(options, run)
   keep_compiled()
-  return fitting.fit(run, options.workdir)
+  return fitting.fit(run, options.workdir, step_timeout=options.step_timeout)
 
 
 def launch(options):

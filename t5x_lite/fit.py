@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import os
 import signal
 import time
 import uuid
@@ -22,34 +21,7 @@ from t5x_lite import record as records
 from t5x_lite import reporting
 from t5x_lite import storage
 from t5x_lite import train
-
-
-class StopSignals:
-  """Notes SIGINT and SIGTERM, so that the loop can save and leave.
-
-  Before the loop there is nothing to save, and a second signal will not wait
-  for it: both leave at once, and what was saved before stays whole. (An
-  exception could be lost, if it came while the interpreter runs a callback.)
-  """
-
-  EXIT_CODES = {
-    signal.SIGINT: errors.INTERRUPTED,
-    signal.SIGTERM: errors.PREEMPTED,
-  }
-
-  def __enter__(self):
-    self.received, self.in_loop = None, False
-    self._old = {s: signal.signal(s, self._note) for s in self.EXIT_CODES}
-    return self
-
-  def __exit__(self, *_):
-    for number, handler in self._old.items():
-      signal.signal(number, handler)
-
-  def _note(self, number, _):
-    if self.received or not self.in_loop:
-      os._exit(self.EXIT_CODES[number])
-    self.received = signal.Signals(number).name
+from t5x_lite import watching
 
 
 def open_store(spec, vocabulary, say):
@@ -191,13 +163,14 @@ class Meter:
     return rates
 
 
-def fit(run, workdir, say=processes.say):
+def fit(run, workdir, say=processes.say, step_timeout=3600):
   """Trains a run to its end, going on from what the workdir holds.
 
   Args:
     run: specs.Run.
     workdir: where checkpoints, metrics and pictures go.
     say: prints a line, in process 0.
+    step_timeout: seconds after which a step that does not end is given up.
 
   Returns:
     The exit code: 0, or 130 or 143 if a signal ended it, after saving.
@@ -216,7 +189,7 @@ def fit(run, workdir, say=processes.say):
     record = records.record(run)
     alone = contextlib.nullcontext()
     with (
-      StopSignals() as stop,
+      watching.StopSignals() as stop,
       storage.lock(workdir / 'lock') if processes.is_first() else alone,
       checkpoints.Checkpoints(workdir, run.checkpoints) as saver,
     ):
@@ -252,8 +225,11 @@ def fit(run, workdir, say=processes.say):
         )
       loop = Loop(program, saver, batches, held_out, workdir, stop, say)
       stop.in_loop = True
-      ended_by = loop(state, begin or 0, position['examples'], record)
-  return StopSignals.EXIT_CODES[signal.Signals[ended_by]] if ended_by else 0
+      with watching.Watchdog(step_timeout) as loop.watchdog:
+        ended_by = loop(state, begin or 0, position['examples'], record)
+  return (
+    watching.StopSignals.EXIT_CODES[signal.Signals[ended_by]] if ended_by else 0
+  )
 
 
 class Loop:
@@ -272,6 +248,7 @@ class Loop:
       The name of the signal that ended it, or None.
     """
     run, mesh = self.run, self.program.mesh
+    self.watchdog.pause()
     step_fn, self.meter = self.prepare(examples)
     feed = data.prefetch(self.batches, examples, run.batch_size, self.rows)
     first, quiet = processes.is_first(), reporting.Quiet()
@@ -284,6 +261,7 @@ class Loop:
       if begin == 0:
         self.evaluate(state, 0)
       self.meter.start()
+      self.watchdog.alive()
       pending = None  # the step before, whose metrics are still on the device
       for step in range(begin + 1, run.steps + 1):
         examples, batch = next(feed)
@@ -291,6 +269,7 @@ class Loop:
         state, found = step_fn(state, batch)
         # Reading the step before this one lets the device run on meanwhile.
         self.report(pending)
+        self.watchdog.alive()
         pending = step, found
         stop = processes.stop_at(step, self.stop.received)
         stopping = stop is not None and stop[0] == step
@@ -301,6 +280,7 @@ class Loop:
           self.report(pending)
           pending = None
           self.meter.stop()
+          self.watchdog.pause()
           # What belongs to a step is written before the step is saved: a run
           # that goes on from there will not write it again.
           if measures:
@@ -312,6 +292,7 @@ class Loop:
             }
             self.saver.save(step, state, position, record)
           self.meter.start()
+          self.watchdog.alive()
         if stopping:
           self.progress.note(
             f'{stop[1]}: saving step {step}; the same command goes on from '

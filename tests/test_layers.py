@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 LEVELS = """
 errors allocator
 specs processes
-storage record
+storage record watching
 recipes manifest
 config partitioning flops
 nn
