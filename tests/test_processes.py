@@ -14,6 +14,7 @@ import pytest
 
 from t5x_lite import checkpoints
 from t5x_lite import errors
+from t5x_lite import processes
 from t5x_lite.processes import meeting
 from tests import runs
 
@@ -182,8 +183,12 @@ def train(workdir, corpus, processes, devices=1, **settings):
   return output
 
 
-def assert_same_metrics(workdir, undisturbed, tolerance=1e-5):
-  found, wanted = runs.metrics(workdir), runs.metrics(undisturbed)
+def assert_same_metrics(workdir, undisturbed, split, tolerance=1e-5):
+  found, wanted = (
+    [line for line in runs.metrics(folder) if line['split'] == split]
+    for folder in (workdir, undisturbed)
+  )
+  assert wanted
   for one, other in zip(found, wanted, strict=True):
     assert one.keys() == other.keys()
     assert one.get('data/digest') == other.get('data/digest')
@@ -196,7 +201,8 @@ def test_two_processes_train_as_one(corpus, tmp_path):
   train(tmp_path / 'one', corpus, 1, devices=2)
   said = train(tmp_path / 'two', corpus, 2)
   assert '[0] step 6/6' in said and '[1]' not in said
-  assert_same_metrics(tmp_path / 'two', tmp_path / 'one')
+  assert_same_metrics(tmp_path / 'two', tmp_path / 'one', 'train')
+  assert_same_metrics(tmp_path / 'two', tmp_path / 'one', 'validation')
   assert runs.steps(tmp_path / 'two') == [3, 6]
   files = [
     sorted(p.name for p in (tmp_path / n).iterdir()) for n in ('one', 'two')
@@ -233,18 +239,18 @@ def test_maxtext_1760_a_run_goes_on_by_other_processes(corpus, tmp_path, legs):
   """maxtext#1760: resuming demanded the same number of processes."""
   settings = dict(Run__steps=9, Checkpoints__every=3)
   train(tmp_path / 'whole', corpus, 1, devices=legs[0][1], **settings)
-  for n, (processes, devices) in enumerate(legs, 1):
+  for n, (count, devices) in enumerate(legs, 1):
     steps = {'Run__steps': 3 * n}
-    train(tmp_path / 'legs', corpus, processes, devices, **settings | steps)
+    train(tmp_path / 'legs', corpus, count, devices, **settings | steps)
     # The state that the next leg reads is the one that this leg wrote.
     sums = []
-    for count in (1, 2, 4):
-      out = tmp_path / f'{n}-{count}.json'
-      workers('restored', count, out, tmp_path / 'legs')
+    for readers in (1, 2, 4):
+      out = tmp_path / f'{n}-{readers}.json'
+      workers('restored', readers, out, tmp_path / 'legs')
       sums.append(json.loads(out.read_text()))
     assert sums[0]['step'] == 3 * n
     assert sums[0] == sums[1] == sums[2]
-  assert_same_metrics(tmp_path / 'legs', tmp_path / 'whole')
+  assert_same_metrics(tmp_path / 'legs', tmp_path / 'whole', 'train')
 
 
 # -- ending -------------------------------------------------------------------
@@ -317,3 +323,25 @@ def test_a_signal_to_one_process_stops_all_at_one_step(
   [step] = checkpoints.Checkpoints.reader(tmp_path).steps()
   assert f'SIGTERM: saving step {step}' in output
   assert runs.metrics(tmp_path)[-1]['step'] == step
+
+
+# -- clusters -----------------------------------------------------------------
+
+
+def test_slurm_gives_the_place(monkeypatch):
+  for name, value in {
+    'SLURM_JOB_ID': '123456',
+    'SLURM_STEP_NODELIST': 'node[07-09]',
+    'SLURM_NTASKS': '3',
+    'SLURM_PROCID': '2',
+    'SLURM_LOCALID': '0',
+  }.items():
+    monkeypatch.setenv(name, value)
+  place = processes.detect()
+  assert (place.count, place.index) == (3, 2)
+  assert place.address.startswith('node07:')
+
+
+def test_no_cluster_is_one_message():
+  with pytest.raises(errors.DeviceError, match='give --coordinator_address'):
+    processes.detect()
