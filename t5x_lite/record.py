@@ -50,6 +50,8 @@ def record(run):
       f.name: record(getattr(run, f.name)) for f in dataclasses.fields(run)
     }
     return {'type': type(run).__name__, **fields}
+  if isinstance(run, tuple):
+    return list(run)
   return dict(run) if isinstance(run, dict) else run
 
 
