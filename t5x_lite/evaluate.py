@@ -5,20 +5,18 @@ order of the examples: neither batches nor devices nor processes change a sum.
 """
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
-import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite import decoding
-from t5x_lite import errors
 from t5x_lite import losses
 from t5x_lite import partitioning
 
-HELD_OUT = 'validation'  # what the held-out documents go by
 _MEANS = ('loss', 'accuracy', 'text_loss', 'text_accuracy', 'marker_loss')
-_COUNTS = ('tokens', 'text_tokens', 'examples')
-METRICS = (*_MEANS, 'unigram_entropy', *_COUNTS)  # of held-out documents
+COUNTS = ('tokens', 'text_tokens', 'examples')
+METRICS = (*_MEANS, 'unigram_entropy', *COUNTS)  # of held-out documents
 _STEP = 32  # lengths of tasks are multiples of it, so that few shapes compile
 
 
@@ -31,15 +29,15 @@ def make_eval_step(model, is_text_V):
       end and padding.
 
   Returns:
-    The function; its results are {name: [B]}, of which `real` tells the rows
-    that hold an example, and how often each text token was a target, int32 [V].
+    The function; its results are {name: [B]} and how often each text token was
+    a target, int32 [V].
   """
 
   def eval_step(params, batch):
     logits_BLV = model.apply(params, batch)
     targets_BL = batch['decoder_target_tokens']
     weights_BL = batch['decoder_loss_weights']
-    rows = {'real': jnp.any(batch['decoder_segment_ids'] > 0, axis=1)}
+    rows = {}
     text_BL = weights_BL * jnp.asarray(is_text_V)[targets_BL]
     for prefix, counted_BL in (('', weights_BL), ('text_', text_BL)):
       _, weight_B, found = losses.cross_entropy(
@@ -65,15 +63,11 @@ def fill_up(batch_size, mesh):
   return -(-batch_size // shards) * shards
 
 
-def real_rows(batches_of_rows):
-  """{name: float64 [N]} of the rows that hold an example, in their order."""
-  kept = [
-    {name: x_B[rows['real']] for name, x_B in rows.items()}
-    for rows in batches_of_rows
-  ]
+def joined(batches, count):
+  """{name: float64 [N]} of the rows of batches, without those that fill up."""
   return {
-    name: np.concatenate([rows[name] for rows in kept]).astype(np.float64)
-    for name in (kept[0] if kept else ())
+    name: np.concatenate([rows[name] for rows in batches])[:count].astype(float)
+    for name in (batches[0] if batches else ())
   }
 
 
@@ -102,8 +96,13 @@ class HeldOut:
       make_eval_step(model, self.is_text_V), out_shardings=on_all(mesh)
     )
 
+  def num_examples(self, limit=None):
+    """How many examples are measured."""
+    return min(limit or self.batches.num_examples, self.batches.num_examples)
+
   def __call__(self, params, limit=None):
     """The metrics over at most `limit` examples, each counted once."""
+    examples = self.num_examples(limit)
     found, counts = [], np.zeros(len(self.is_text_V), np.int64)
     for batch in self.batches.evaluation(self.batch_size, limit):
       rows, counts_V = jax.device_get(
@@ -111,7 +110,7 @@ class HeldOut:
       )
       found.append(rows)
       counts += counts_V
-    sums = {name: x_N.sum() for name, x_N in real_rows(found).items()}
+    sums = {name: x_N.sum() for name, x_N in joined(found, examples).items()}
     tokens, text = sums.get('tokens', 0), sums.get('text_tokens', 0)
     if text < tokens:
       sums['marker_loss'] = sums['loss'] - sums['text_loss']
@@ -123,8 +122,7 @@ class HeldOut:
     }
     if text:
       metrics['unigram_entropy'] = entropy(counts)
-    totals = tokens, text, sums.get('real', 0)
-    return metrics | dict(zip(_COUNTS, map(int, totals)))
+    return metrics | dict(zip(COUNTS, (int(tokens), int(text), examples)))
 
 
 def entropy(counts):
@@ -141,7 +139,8 @@ class Tasks:
 
   Metrics: whatever a task's own functions return, from greedy predictions or
   from scores, the log probability of a target; and always, per target token,
-  loss and token_accuracy, with the counts tokens and examples.
+  loss and token_accuracy, with the counts tokens and examples. Where a task
+  has a metric of such a name, it is the task's.
   """
 
   def __init__(self, model, tasks, vocabulary, mesh, batch_size):
@@ -158,7 +157,9 @@ class Tasks:
     most = max((len(task.examples) for task in tasks), default=1)
     self.batch_size = fill_up(min(batch_size, most), mesh)
     self._widths = [
-      max((-(-task.longest(name) // _STEP) * _STEP for task in tasks), default=1)
+      max(
+        (-(-task.longest(name) // _STEP) * _STEP for task in tasks), default=1
+      )
       for name in ('inputs', 'targets')
     ]
     is_text_V = np.ones(model.spec.vocab_size, bool)
@@ -166,10 +167,10 @@ class Tasks:
       make_eval_step(model, is_text_V), out_shardings=on_all(mesh)
     )
 
-    def predict(params, batch, length):
-      # Rows that fill up a batch end at once, or they would never.
-      real_B = jnp.any(batch['encoder_segment_ids'] > 0, axis=1)
-      ends_B = jnp.where(real_B, -1, vocabulary.eos_id)
+    def predict(params, batch, count, length):
+      # Rows that fill up a batch end at once, or they might never.
+      rows_B = jnp.arange(self.batch_size)
+      ends_B = jnp.where(rows_B < count, -1, vocabulary.eos_id)
       return decoding.greedy(
         model,
         params,
@@ -188,110 +189,29 @@ class Tasks:
 
   def __call__(self, params, task):
     """(metrics, a dict for each example) of a task, metrics as plain JSON."""
+    examples, length = len(task.examples), task.lengths['targets']
     rows, predictions = [], []
-    for start in range(0, len(task.examples), self.batch_size):
+    for start in range(0, examples, self.batch_size):
       batch = task.batch(start, self.batch_size, *self._widths, self._start_id)
       here = partitioning.put_batch(batch, self.mesh)
       rows.append(jax.device_get(self._step(params, here)[0]))
       if task.predicts:
-        found_BL = self._predict(params, here, task.lengths['targets'])
-        predictions.append(jax.device_get(found_BL)[rows[-1]['real']])
-    found = real_rows(rows)
-    tokens = found['tokens'].sum()
+        found_BL = self._predict(params, here, examples - start, length)
+        predictions.append(jax.device_get(found_BL))
+    found = joined(rows, examples)
+    tokens = int(found['tokens'].sum())
     metrics = {
-      'loss': float(found['loss'].sum() / tokens),
-      'token_accuracy': float(found['accuracy'].sum() / tokens),
-      'tokens': int(tokens),
-      'examples': len(task.examples),
+      'loss': float(found['loss'].sum() / max(tokens, 1)),
+      'token_accuracy': float(found['accuracy'].sum() / max(tokens, 1)),
+      'tokens': tokens,
+      'examples': examples,
     }
-    scores_N = -found['loss']
     own, lines = task.measure(
-      np.concatenate(predictions) if task.predicts else None, scores_N
+      np.concatenate(predictions)[:examples] if predictions else None,
+      -found['loss'],
     )
     return metrics | own, lines
 
 
-def mean(found):
-  """Metrics of a mixture: means over its tasks of what all of them have.
-
-  Args:
-    found: the metrics of each task.
-  """
-  shared = [
-    name for name in found[0] if all(is_number(x.get(name)) for x in found)
-  ]
-  return {
-    name: sum(x[name] for x in found) / (1 if name in _COUNTS else len(found))
-    for name in shared
-  }
-
-
 def is_number(value):
   return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-# -- all of it ----------------------------------------------------------------
-
-
-class Measures:
-  """All that a run is measured by, by name: held-out documents and tasks."""
-
-  def __init__(self, model, held_out, tasks, mixtures, vocabulary, mesh, size):
-    """Allocates nothing.
-
-    Args:
-      model: models.Model.
-      held_out: the Batches of held-out documents, or None.
-      tasks: of data.tasks.
-      mixtures: {name: names of its tasks}.
-      vocabulary: the run's.
-      mesh: of the parameters.
-      size: examples at once.
-    """
-    self.mixtures = mixtures
-    self._tasks = {task.name: task for task in tasks}
-    self._measure = Tasks(model, tasks, vocabulary, mesh, size)
-    self._held_out = None
-    if held_out is not None:
-      self._held_out = HeldOut(model, held_out, vocabulary, mesh, size)
-    self.names = [HELD_OUT] * (held_out is not None) + list(self._tasks)
-
-  def __call__(self, name, params, limit=None):
-    """(metrics, lines or None) of one of `names`; tasks have their limit."""
-    if name == HELD_OUT:
-      return self._held_out(params, limit), None
-    return self._measure(params, self._tasks[name])
-
-  def settings(self, name, limit=None):
-    """What a result depends on besides the parameters, as plain JSON."""
-    if name == HELD_OUT:
-      batches = self._held_out.batches
-      count = min(limit or batches.num_examples, batches.num_examples)
-      return {'examples': count, 'data': batches.fingerprint}
-    return self._tasks[name].settings()
-
-  def means(self, found):
-    """{mixture: metrics} from {task: metrics}."""
-    return {
-      name: mean([found[task] for task in tasks])
-      for name, tasks in self.mixtures.items()
-    }
-
-  def check(self, best):
-    """Refuses a specs.Best (or None) of what is never measured."""
-    if best is None:
-      return
-    where, _, metric = best.metric.partition('/')
-    sources = [*self.names, *self.mixtures]
-    known = METRICS if where == HELD_OUT else ()
-    names = [f'{source}/...' for source in sources if source != HELD_OUT]
-    if HELD_OUT in sources:
-      names = [f'{HELD_OUT}/{name}' for name in METRICS] + names
-    if where not in sources or (known and metric not in known):
-      raise errors.ConfigError(
-        'nothing measures Best.metric',
-        got=best.metric,
-        expected=f'one of {", ".join(names)}' if names else 'held-out documents'
-        ' or Evaluation.tasks, but there are none',
-        choices=names,
-      )

@@ -8,15 +8,18 @@ import time
 
 import jax
 
+from t5x_lite import best
 from t5x_lite import checkpoints
 from t5x_lite import data
 from t5x_lite import errors
 from t5x_lite import evaluate
 from t5x_lite import flops
 from t5x_lite import infer
+from t5x_lite import measures as measuring
 from t5x_lite import partitioning
 from t5x_lite import record as records
 from t5x_lite import reporting
+from t5x_lite import results
 from t5x_lite import storage
 from t5x_lite import train
 
@@ -214,6 +217,21 @@ def fit(run, workdir, say=print):
       if begin == run.steps:
         say(f'done: all {run.steps} steps are in {workdir}')
         return 0
+      saved = {} if begin is None else saver.read_metrics(begin) or {}
+      follower = best.Best(run.checkpoints.best, saved.get('best'))
+      if follower.exhausted:
+        say(f'done at step {begin}: {follower}')
+        return 0
+      measures = measuring.Measures(
+        run,
+        program.model,
+        store,
+        vocabulary,
+        mesh,
+        run.evaluation.examples,
+        say,
+      )
+      measures.check(run.checkpoints.best)
       storage.write_text(workdir / 'config.json', records.to_json(record))
       keep_vocabulary(run.data, workdir)
       for line in partitioning.unsharded(
@@ -225,16 +243,9 @@ def fit(run, workdir, say=print):
       else:
         state, position = saver.restore(begin, program.abstract_state)
         say(f'going on from step {begin} in {workdir}')
-      held_out = None
-      if store.has('validation'):
-        held_out = evaluate.HeldOut(
-          program.model,
-          data.Batches(run, store, vocabulary, 'validation'),
-          vocabulary,
-          mesh,
-          run.batch_size,
-        )
-      loop = Loop(program, saver, batches, held_out, workdir, stop, say)
+      loop = Loop(
+        program, saver, batches, measures, follower, workdir, stop, say
+      )
       stop.in_loop = True
       loop(state, begin or 0, position['examples'], record)
   return stop.exit_code
@@ -243,9 +254,12 @@ def fit(run, workdir, say=print):
 class Loop:
   """Steps, metrics, evaluations and saves, in the order that they fall due."""
 
-  def __init__(self, program, saver, batches, held_out, workdir, stop, say):
+  def __init__(
+    self, program, saver, batches, measures, follower, workdir, stop, say
+  ):
     self.program, self.run = program, program.run
-    self.saver, self.batches, self.held_out = saver, batches, held_out
+    self.saver, self.batches = saver, batches
+    self.measures, self.best = measures, follower
     self.workdir, self.stop, self.say = workdir, stop, say
 
   def __call__(self, state, begin, examples, record):
@@ -275,24 +289,29 @@ class Loop:
         saves = step == run.steps or stopping or self.saver.should_save(step)
         if measures or saves:
           self.report(pending)
-          pending = None
+          pending = measured = None
           self.meter.stop()
           # What belongs to a step is written before the step is saved: a run
           # that goes on from there will not write it again.
           if measures:
-            self.evaluate(state, step)
+            measured = self.evaluate(state, step)
+            saves |= self.best.update(step, measured) or self.best.exhausted
           if saves:
             position = {
               'examples': examples + run.batch_size,
               'fingerprint': self.batches.fingerprint,
             }
-            self.saver.save(step, state, position, record)
+            metrics = {'measured': measured, 'best': self.best.state()}
+            self.saver.save(step, state, position, record, metrics)
           self.meter.start()
         if stopping:
           self.progress.note(
             f'{self.stop.received.name}: saving step {step}; the same command '
             'goes on from there'
           )
+          break
+        if self.best.exhausted and step < run.steps:
+          self.progress.note(f'stopping at step {step}: {self.best}')
           break
 
   def prepare(self, examples):
@@ -336,13 +355,18 @@ class Loop:
       self.progress.update(step, found)
 
   def evaluate(self, state, step):
-    """Measures the held-out documents, if there are any."""
-    if self.held_out is None:
-      return
-    found = self.held_out(state['params'], self.run.evaluation.examples)
-    self.metrics.write(step, 'validation', found)
-    self.progress.note(
-      f'held out at step {step}: loss {found["loss"]:.3f}  accuracy '
-      f'{found["accuracy"]:.3f}  text {found["text_loss"]:.3f}  '
-      f'(unigram entropy {found["unigram_entropy"]:.3f})'
-    )
+    """Measures what there is to measure: {name: metrics}, numbers alone."""
+    found = {}
+    for name in self.measures.names:
+      found[name], lines = self.measures(name, state['params'])
+      if lines is not None:
+        settings = self.measures.settings(name)
+        results.save(self.workdir, name, step, found[name], settings, lines)
+    found |= self.measures.means(found)
+    self.measures.check(self.run.checkpoints.best, found)
+    for name, metrics in found.items():
+      numbers = {k: v for k, v in metrics.items() if evaluate.is_number(v)}
+      self.metrics.write(step, name, numbers)
+      self.progress.note(measuring.line(name, step, metrics))
+      found[name] = {k: v for k, v in numbers.items() if math.isfinite(v)}
+    return found

@@ -246,7 +246,9 @@ class Evaluation(Spec):
   examples: Count = 1024  # at most so many in training; `evaluate` takes all
   tasks: tuple[str, ...] = ()  # SeqIO tasks and mixtures, by --task_module
   split: str = 'validation'  # of the tasks
-  lengths: dict[str, Count] | None = None  # of the tasks' features; None: Data's
+  lengths: dict[str, Count] | None = (
+    None  # of the tasks' features; None: Data's
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,15 +11,16 @@ LEVELS = """
 errors allocator
 specs
 storage record
-recipes manifest
+recipes manifest best
 config partitioning flops
 nn
 models
 losses optimizers corruptions
 decoding checkpoints reporting data
 evaluate tasks
+measures results
 infer train show
-fit
+fit assess
 quickstart
 commands
 cli
