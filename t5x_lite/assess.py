@@ -17,7 +17,7 @@ from t5x_lite import storage
 
 def saved(
   workdir,
-  step=None,
+  which=None,
   tasks=None,
   examples=None,
   batch_size=None,
@@ -31,7 +31,7 @@ def saved(
 
   Args:
     workdir: of the run.
-    step: a step, 'latest' or None, 'best' or 'all'.
+    which: a step, 'latest' or None, 'best' or 'all'.
     tasks: names of SeqIO tasks and mixtures; None: the run's own.
     examples: at most so many of each; None: all.
     batch_size: examples at once; None: the run's.
@@ -44,8 +44,8 @@ def saved(
   workdir = storage.path(workdir)
   found, run, measure = {}, None, None
   with checkpoints.Checkpoints.reader(workdir) as saver:
-    steps = [best.find(saver, None if step == 'all' else step)]
-    for step in saver.steps() if step == 'all' else steps:
+    chosen = [best.find(saver, None if which == 'all' else which)]
+    for step in saver.steps() if which == 'all' else chosen:
       settings = infer.read_run(saver, step)
       if settings != run:
         run = settings

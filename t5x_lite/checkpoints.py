@@ -2,7 +2,7 @@
 
 A step is the folder `<workdir>/checkpoints/<step>`: the arrays in `state`, the
 place in the data in `position`, the resolved recipe in `record`, what was
-measured at it in `metrics`, and `manifest.json` with the size and CRC-32 of
+measured at it in `measured`, and `manifest.json` with the size and CRC-32 of
 each file in these. Orbax's arrays carry no checksum of their own: it fixes the
 codecs of Zarr 3.
 """
@@ -23,7 +23,7 @@ from t5x_lite import errors
 from t5x_lite import manifest
 from t5x_lite import storage
 
-_ITEMS = ('state', 'position', 'record', 'metrics')
+_ITEMS = ('state', 'position', 'record', 'measured')
 _DAMAGED = (
   'delete this step to go on from the one before, or name another by --step'
 )
@@ -76,7 +76,7 @@ class Checkpoints:
         'state': ocp.PyTreeCheckpointHandler(use_zarr3=True),
         'position': ocp.JsonCheckpointHandler(),
         'record': ocp.JsonCheckpointHandler(),
-        'metrics': ocp.JsonCheckpointHandler(),
+        'measured': ocp.JsonCheckpointHandler(),
       },
       options=ocp.CheckpointManagerOptions(
         preservation_policy=policies.AnyPreservationPolicy(keep),
@@ -146,7 +146,7 @@ class Checkpoints:
     self._newest = step
     notes = {'position': position, 'record': record}
     if metrics is not None:
-      notes['metrics'] = metrics
+      notes['measured'] = metrics
       if self._spec.best is not None:
         found = best.value(self._spec.best, metrics['measured'])
         self._values[step] = found
@@ -255,8 +255,8 @@ class Checkpoints:
     return _read_json(self._verified(step, 'record') / 'record')
 
   def read_metrics(self, step):
-    """What was saved with a step as its `metrics`, or None."""
-    item = self._verified(step, 'metrics') / 'metrics'
+    """What was saved with a step as its metrics, or None."""
+    item = self._verified(step, 'measured') / 'measured'
     return _read_json(item) if item.exists() else None
 
   def fingerprint(self, step):

@@ -98,7 +98,8 @@ def evaluate(options):
     options.batch_size,
     options.force,
   )
-  show.table(results.rows(found))
+  for table in results.tables(found):
+    show.table(table)
   print(f'all of {options.workdir}: {results.file(options.workdir)}')
 
 

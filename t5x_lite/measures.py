@@ -124,8 +124,8 @@ def mean(found):
     for name in found[0]
     if all(evaluate.is_number(x.get(name)) for x in found)
   ]
+  sums = {name: sum(metrics[name] for metrics in found) for name in shared}
   return {
-    name: sum(x[name] for x in found)
-    / (1 if name in evaluate.COUNTS else len(found))
-    for name in shared
+    name: total if name in evaluate.COUNTS else total / len(found)
+    for name, total in sums.items()
   }

@@ -98,33 +98,40 @@ def _strict(value):
   return value
 
 
-def rows(found):
-  """A table of {step: {name: metrics}}, as rows of text, the first a head.
+def tables(found):
+  """{step: {name: metrics}} as tables: lists of rows of text, the first a head.
 
-  One checkpoint has a row for each metric; several are a row each.
+  One checkpoint is one table, a row for each metric. Several have a table for
+  each name, a row for each checkpoint.
   """
   if len(found) == 1:
-    [metrics] = found.values()
-    return [('name', 'metric', 'value')] + [
-      (name, metric, _text(value))
-      for name, values in metrics.items()
-      for metric, value in values.items()
+    [measured] = found.values()
+    return [
+      [('name', 'metric', 'value')]
+      + [
+        (name, metric, _text(value))
+        for name, metrics in measured.items()
+        for metric, value in metrics.items()
+        if not isinstance(value, (list, dict))
+      ]
     ]
-  columns = {
-    (name, metric): None
-    for metrics in found.values()
-    for name, values in metrics.items()
-    for metric, value in values.items()
-    if evaluate.is_number(value) and metric not in _HIDDEN
-  }
-  head = ('step', *(f'{name}/{metric}' for name, metric in columns))
-  return [head] + [
-    (
-      str(step),
-      *(_text(metrics.get(n, {}).get(m, '-')) for n, m in columns),
+  made = []
+  for name in {name: None for measured in found.values() for name in measured}:
+    steps = {s: x[name] for s, x in sorted(found.items()) if name in x}
+    columns = {
+      metric: None
+      for metrics in steps.values()
+      for metric, value in metrics.items()
+      if evaluate.is_number(value) and metric not in _HIDDEN
+    }
+    made.append(
+      [(name, *columns)]
+      + [
+        (str(step), *(_text(metrics.get(column, '-')) for column in columns))
+        for step, metrics in steps.items()
+      ]
     )
-    for step, metrics in sorted(found.items())
-  ]
+  return made
 
 
 def _text(value):

@@ -20,7 +20,8 @@ decoding checkpoints reporting data
 evaluate tasks
 measures results
 infer train show
-fit assess
+fit
+assess
 quickstart
 commands
 cli
