@@ -18,13 +18,11 @@ TOPICS = sorted(pydoc_data.topics.topics.items())
 def examples(split, shuffle_files, seed=None, count=31, first=0):
   """(passage, topic) pairs as a dataset."""
   del shuffle_files, seed
-  part = TOPICS[first : first + count]
-  return tf.data.Dataset.from_tensor_slices(
-    {
-      'inputs': [text[:40] for _, text in part],
-      'targets': [name for name, _ in part],
-    }
-  )
+  texts = {
+    'inputs': [text[:40] for _, text in TOPICS],
+    'targets': [name for name, _ in TOPICS],
+  }
+  return tf.data.Dataset.from_tensor_slices(texts).skip(first).take(count)
 
 
 PREPROCESSORS = [

@@ -334,10 +334,12 @@ def _read(task, split, lengths, limit):
 
 def _unreadable(task, error):
   lines = str(error).strip().splitlines() or ['']
+  if lines[0] == 'in user code:':  # a traceback that TensorFlow made of it
+    lines = lines[-1:]
   return errors.DataError(
     'cannot read a task',
     where=task.name,
-    got=f'{type(error).__name__}: {lines[0][:200]}',
+    got=f'{type(error).__name__}: {lines[0].strip()[:200]}',
     fix='see that its data are on this machine; --debug shows where it fails',
   )
 
