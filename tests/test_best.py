@@ -238,7 +238,8 @@ def train(corpus, capsys):
 
 
 def test_t5x_defect_7_a_run_stops_when_patience_is_at_its_end(train, tmp_path):
-  """It is saved and measured, says so, and another start does not go on."""
+  """At the same step when it was cut; another start does not go on."""
+  train(tmp_path, Run__steps=2)
   said = train(tmp_path)
   lines = runs.metrics(tmp_path)
   losses = {x['step']: x['loss'] for x in lines if x['split'] == 'validation'}
@@ -250,24 +251,9 @@ def test_t5x_defect_7_a_run_stops_when_patience_is_at_its_end(train, tmp_path):
   said = train(tmp_path)
   assert 'done at step 4' in said and stop in said
   assert runs.metrics(tmp_path) == lines
-  said = train(tmp_path, Best__patience=5)
-  assert 'stopping at step 6' in said
-  assert runs.steps(tmp_path) == [1, 6]
-
-
-def test_a_run_that_was_cut_stops_at_the_same_step(train, tmp_path):
-  for steps in (1, 3, 9):
-    said = train(tmp_path, Run__steps=steps)
-  assert 'stopping at step 4' in said
-  assert runs.steps(tmp_path) == [1, 4]
-
-
-def test_a_run_with_a_falling_loss_does_not_stop(train, tmp_path, capsys):
-  train(tmp_path, Best__goal='min', Best__patience=1, Best__keep=2)
-  assert runs.steps(tmp_path) == [8, 9]
-  arguments = [f'--workdir={tmp_path}', '--step=best']
-  assert cli.main(['evaluate', *arguments]) == 0
-  assert 'validation-9.json' in capsys.readouterr().out
+  said = train(tmp_path, Best__patience=4)
+  assert 'stopping at step 5' in said
+  assert runs.steps(tmp_path) == [1, 5]
 
 
 def test_a_metric_that_is_not_there_is_told_before_compiling(train, tmp_path):

@@ -654,9 +654,13 @@ TOLD = [
   'mesh.sequence',
   'evaluation.every',
   'evaluation.examples',
+  'evaluation.tasks',
+  'evaluation.split',
+  'evaluation.lengths',
   'checkpoints.every',
   'checkpoints.keep',
   'checkpoints.keep_every',
+  'checkpoints.best',
 ]
 
 
