@@ -156,12 +156,11 @@ class Tasks:
     self.mesh, self._start_id = mesh, vocabulary.pad_id
     most = max((len(task.examples) for task in tasks), default=1)
     self.batch_size = fill_up(min(batch_size, most), mesh)
-    self._widths = [
-      max(
-        (-(-task.longest(name) // _STEP) * _STEP for task in tasks), default=1
-      )
+    longest = [
+      max((task.longest(name) for task in tasks), default=1)
       for name in ('inputs', 'targets')
     ]
+    self._widths = [max(1, -(-length // _STEP)) * _STEP for length in longest]
     is_text_V = np.ones(model.spec.vocab_size, bool)
     self._step = jax.jit(
       make_eval_step(model, is_text_V), out_shardings=on_all(mesh)
@@ -192,7 +191,8 @@ class Tasks:
     examples, length = len(task.examples), task.lengths['targets']
     rows, predictions = [], []
     for start in range(0, examples, self.batch_size):
-      batch = task.batch(start, self.batch_size, *self._widths, self._start_id)
+      places = start + np.arange(self.batch_size)
+      batch = task.batch(places, *self._widths, self._start_id)
       here = partitioning.put_batch(batch, self.mesh)
       rows.append(jax.device_get(self._step(params, here)[0]))
       if task.predicts:

@@ -156,4 +156,5 @@ def _differences(old, new, path=''):
 
 
 def _brief(value):
-  return value['type'] if isinstance(value, dict) else repr(value)
+  is_spec = isinstance(value, dict) and 'type' in value
+  return value['type'] if is_spec else repr(value)

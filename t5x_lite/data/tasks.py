@@ -115,20 +115,22 @@ class Task:
       'lengths': {name: self.lengths[name] for name in ('inputs', 'targets')},
     }
 
-  def batch(self, start, size, inputs, targets, start_id):
-    """`size` examples from one on: the batch contract, filled up with zeros.
+  def batch(self, places, inputs, targets, start_id):
+    """Examples as the batch contract; a place past the last is left empty.
 
     Args:
-      start: the first example.
-      size: rows.
+      places: of the examples.
       inputs: tokens of a row of inputs, and
       targets: of targets.
       start_id: what the decoder reads first.
     """
-    part = self.examples[start : start + size]
+    nothing = {'inputs': (), 'targets': ()}
+    rows = [
+      self.examples[n] if n < len(self.examples) else nothing for n in places
+    ]
     return features.encoder_decoder(
-      *_padded([example['inputs'] for example in part], size, inputs),
-      *_padded([example['targets'] for example in part], size, targets),
+      *_padded([row['inputs'] for row in rows], inputs),
+      *_padded([row['targets'] for row in rows], targets),
       start_id,
     )
 
@@ -344,13 +346,12 @@ def _unreadable(task, error):
   )
 
 
-def _padded(rows, size, length):
-  """Rows of tokens as int32 [size, length], and their lengths [size]."""
-  tokens = np.zeros((size, length), np.int32)
-  lengths = np.zeros(size, np.int32)
+def _padded(rows, length):
+  """Rows of tokens as int32 [B, length], and their lengths [B]."""
+  tokens = np.zeros((len(rows), length), np.int32)
   for n, row in enumerate(rows):
-    tokens[n, : len(row)], lengths[n] = row, len(row)
-  return tokens, lengths
+    tokens[n, : len(row)] = row
+  return tokens, np.array([len(row) for row in rows], np.int32)
 
 
 def _describe(settings):
