@@ -1,5 +1,6 @@
 """The best steps: which they are, that they are kept, and when a run stops."""
 
+import errno
 import json
 import math
 import types
@@ -151,6 +152,21 @@ def test_names_that_stand_for_nothing(tmp_path):
     saver.wait()
     with pytest.raises(errors.ConfigError, match=r'no Checkpoints\.best'):
       best.find(saver, 'best')
+
+
+def test_a_save_that_fails_costs_no_good_step(tmp_path, monkeypatch):
+  """Though it would have been the best and the newest."""
+  saved(tmp_path, LEAST, [{1: 1.0, 2: 3.0}])
+  with monkeypatch.context() as patch:
+
+    def full(*_):
+      raise OSError(errno.ENOSPC, 'No space left on device')
+
+    patch.setattr(checkpoints.manifest, 'write', full)
+    with pytest.raises(errors.StorageError, match='No space left'):
+      saved(tmp_path, LEAST, [{3: 0.5}])
+  assert checkpoints.Checkpoints.reader(tmp_path).steps() == [1, 2]
+  assert saved(tmp_path, LEAST, [{4: 5.0}]).steps() == [1, 4]
 
 
 def test_damaged_metrics_are_told_before_training(tmp_path):

@@ -121,6 +121,12 @@ def test_settings_tell_examples_apart():
     assert other != same
 
 
+def test_random_preprocessors_give_the_same_each_time():
+  settings = task('topics_random').settings()
+  assert settings == task('topics_random').settings()
+  assert settings != task('topics').settings()
+
+
 # -- what does not fit --------------------------------------------------------
 
 WRONG = {

@@ -115,6 +115,15 @@ add(
 )
 
 
+@seqio.map_over_dataset(num_seeds=1)
+def shuffled(example, seed):
+  inputs = tf.random.experimental.stateless_shuffle(example['inputs'], seed)
+  return example | {'inputs': inputs}
+
+
+add('topics_random', preprocessors=[*PREPROCESSORS, shuffled])
+
+
 def beyond(dataset):
   return dataset.map(lambda x: x | {'targets': x['targets'] + 300})
 
