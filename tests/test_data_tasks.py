@@ -341,7 +341,7 @@ def test_metrics_are_those_of_one_example_at_a_time(params):
   names = [name for name, _ in topic_tasks.TOPICS[:9]]
   tokens = sum(min(len(name) + 1, 12) for name in names)
   assert len(set(predictions)) > 1
-  for devices, size in ((1, 1), (1, 4), (1, 100), (8, 4), (8, 16)):
+  for devices, size in ((1, 1), (1, 4), (8, 4)):
     found, lines = measure(params, 'topics', devices, size, limit=9)
     assert found['examples'] == 9 and found['tokens'] == tokens
     assert found['loss'] == pytest.approx(-scores.sum() / tokens, rel=1e-6)
