@@ -89,12 +89,13 @@ class Best:
     worse: evaluations since then.
   """
 
-  def __init__(self, spec, state=None):
+  def __init__(self, spec, state=None, known=None):
     """Begins, or goes on with the `state` that a checkpoint holds.
 
     Args:
       spec: specs.Best, or None to follow nothing.
       state: as `state` gave it; that of another metric is left alone.
+      known: then {step: value or None} of the steps that are there.
     """
     self._spec = spec
     self._of = spec and f'{spec.goal} {spec.metric}'
@@ -102,6 +103,8 @@ class Best:
     if spec and state and state['of'] == self._of:
       self.step, self.value = state['step'], state['value']
       self.worse = state['worse']
+    elif spec and (ranked := steps(spec, known or {})):
+      self.step, self.value = ranked[0], known[ranked[0]]
 
   def state(self):
     """What a checkpoint keeps, plain JSON, or None."""

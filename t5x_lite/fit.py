@@ -218,7 +218,10 @@ def fit(run, workdir, say=print):
         say(f'done: all {run.steps} steps are in {workdir}')
         return 0
       saved = {} if begin is None else saver.read_metrics(begin) or {}
-      follower = best.Best(run.checkpoints.best, saved.get('best'))
+      wanted = run.checkpoints.best
+      follower = best.Best(
+        wanted, saved.get('best'), wanted and saver.values(wanted)
+      )
       if follower.exhausted:
         say(f'done at step {begin}: {follower}')
         return 0
@@ -231,7 +234,7 @@ def fit(run, workdir, say=print):
         run.evaluation.examples,
         say,
       )
-      measures.check(run.checkpoints.best)
+      measures.check(wanted)
       storage.write_text(workdir / 'config.json', records.to_json(record))
       keep_vocabulary(run.data, workdir)
       for line in partitioning.unsharded(

@@ -98,6 +98,10 @@ def test_follows_the_best_and_counts_what_is_worse():
 def test_of_another_metric_nothing_is_carried_on():
   follower, _ = follow(LEAST, {1: 9.0})
   assert best.Best(MOST, follower.state()).step is None
+  other = best.Best(MOST, follower.state(), {4: 1.0, 5: 2.0, 6: None})
+  assert (other.step, other.value, other.worse) == (5, 2.0, 0)
+  same = best.Best(LEAST, follower.state(), {4: 1.0})
+  assert (same.step, same.value) == (1, 9.0)
   assert best.Best(None, follower.state()).state() is None
   assert not best.Best(None).update(3, {}) and not best.Best(None).exhausted
 
