@@ -1,9 +1,10 @@
 """Saving and restoring, by Orbax: whole steps or none, and every byte checked.
 
 A step is the folder `<workdir>/checkpoints/<step>`: the arrays in `state`, the
-place in the data in `position`, the resolved recipe in `record`, and
-`manifest.json` with the size and CRC-32 of each file in these. Orbax's arrays
-carry no checksum of their own: it fixes the codecs of Zarr 3.
+place in the data in `position`, the resolved recipe in `record`, what was
+measured at it in `measured`, and `manifest.json` with the size and CRC-32 of
+each file in these. Orbax's arrays carry no checksum of their own: it fixes the
+codecs of Zarr 3.
 """
 
 import contextlib
@@ -17,12 +18,13 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from t5x_lite import best
 from t5x_lite import errors
 from t5x_lite import manifest
 from t5x_lite import processes
 from t5x_lite import storage
 
-_ITEMS = ('state', 'position', 'record')
+_ITEMS = ('state', 'position', 'record', 'measured')
 _DAMAGED = (
   'delete this step to go on from the one before, or name another by --step'
 )
@@ -49,9 +51,12 @@ class Checkpoints:
     self.folder = storage.absolute(workdir) / 'checkpoints'
     self._spec = spec
     self._newest = None  # the step last saved or restored here
+    self._values = {}  # of the metric that tells the best, by step
     self._manager = None
     if spec is not None:
       storage.make_folder(self.folder)
+      if spec.best is not None:
+        self._values = self.values(spec.best)
       self._manager = self._open_manager()
 
   @classmethod
@@ -64,12 +69,15 @@ class Checkpoints:
     keep = [policies.LatestN(self._spec.keep)]
     if self._spec.keep_every is not None:
       keep.append(policies.EveryNSteps(self._spec.keep_every))
+    if self._spec.best is not None:
+      keep.append(best.Policy(self._spec.best, self._values))
     return ocp.CheckpointManager(
       self.folder,
       item_handlers={
         'state': ocp.PyTreeCheckpointHandler(use_zarr3=True),
         'position': ocp.JsonCheckpointHandler(),
         'record': ocp.JsonCheckpointHandler(),
+        'measured': ocp.JsonCheckpointHandler(),
       },
       options=ocp.CheckpointManagerOptions(
         preservation_policy=policies.AnyPreservationPolicy(keep),
@@ -111,7 +119,7 @@ class Checkpoints:
     """Whether a step is a multiple of the period."""
     return step % self._spec.every == 0
 
-  def save(self, step, state, position, record):
+  def save(self, step, state, position, record, metrics=None):
     """Starts to save a step, once the save before it is on the disk.
 
     The step that was saved or restored last is not written again.
@@ -121,6 +129,8 @@ class Checkpoints:
       state: a tree of arrays on a mesh; copied before this returns.
       position: the place in the data, plain JSON.
       record: the resolved recipe, plain JSON.
+      metrics: {'measured': {name: metrics} or None, 'best': best.Best.state()}
+        or None, plain JSON.
 
     Raises:
       CheckpointError: the step is there already, of another history.
@@ -136,13 +146,18 @@ class Checkpoints:
         fix='delete it, or train in another workdir',
       )
     self._newest = step
+    notes = {'position': position, 'record': record}
+    if metrics is not None:
+      notes['measured'] = metrics
+      if self._spec.best is not None:
+        found = best.value(self._spec.best, metrics['measured'])
+        self._values[step] = found
     with self._failures():
       self._manager.save(
         step,
         args=ocp.args.Composite(
           state=ocp.args.PyTreeSave(state),
-          position=ocp.args.JsonSave(position),
-          record=ocp.args.JsonSave(record),
+          **{name: ocp.args.JsonSave(note) for name, note in notes.items()},
         ),
         force=True,
       )
@@ -246,6 +261,27 @@ class Checkpoints:
   def _read_json(self, step, item):
     file = self.folder / str(step) / item / 'metadata'
     return processes.first(lambda: json.loads(file.read_text()))
+
+  def read_metrics(self, step):
+    """What was saved with a step as its metrics, or None."""
+    folder = self._verified(step, 'measured')
+    if processes.first((folder / 'measured').exists):
+      return self._read_json(step, 'measured')
+    return None
+
+  def fingerprint(self, step):
+    """A checksum of all that a step holds."""
+    folder = self.folder / str(step)
+    return processes.first(lambda: manifest.fingerprint(folder, _DAMAGED))
+
+  def values(self, spec):
+    """{step: value or None} of a specs.Best's metric."""
+    steps = processes.first(self.steps)
+    notes = {step: self.read_metrics(step) or {} for step in steps}
+    return {
+      step: best.value(spec, note.get('measured'))
+      for step, note in notes.items()
+    }
 
   def _verified(self, step, *items):
     """The folder of a step, once each file of some items is as written."""

@@ -17,6 +17,12 @@ from t5x_lite import processes
 TAKES_RECIPE = ('train', 'vocab', 'inspect')
 TAKES_PROCESSES = ('train', 'evaluate', 'infer')
 
+TASK_MODULE = {
+  'action': 'append',
+  'default': [],
+  'metavar': 'NAME',
+  'help': 'Python module to run, which registers SeqIO tasks; repeatable',
+}
 EXAMPLES = {
   'quickstart': 't5x_lite quickstart --workdir=runs/quickstart',
   'train': """t5x_lite train --corpus=my.txt --workdir=runs/mine
@@ -24,7 +30,8 @@ EXAMPLES = {
     --gin.Run.steps=5000
   t5x_lite train --gin_file=t5/1_1_base --dry_run
 The same command goes on where a stopped run left off.""",
-  'evaluate': 't5x_lite evaluate --workdir=runs/mine',
+  'evaluate': """t5x_lite evaluate --workdir=runs/mine --step=all
+  t5x_lite evaluate --workdir=runs/mine --tasks=glue --task_module=my_tasks""",
   'infer': """echo 'To be <extra_id_0>' | t5x_lite infer --workdir=runs/mine
   t5x_lite infer --workdir=runs/mine --input=in.txt --output=out.jsonl""",
   'recipes': 't5x_lite recipes --json',
@@ -61,6 +68,21 @@ def positive(text, least=1):
 def natural(text):
   """A whole number of at least 0."""
   return positive(text, least=0)
+
+
+def step(text):
+  """A step, or a word for one."""
+  return text if text in ('latest', 'best') else natural(text)
+
+
+def steps(text):
+  """A step, or a word for one or all."""
+  return text if text == 'all' else step(text)
+
+
+def names(text):
+  """Words with commas between them."""
+  return tuple(word.strip() for word in text.split(',') if word.strip())
 
 
 def make_parser():
@@ -109,6 +131,7 @@ def make_parser():
 
   add = command('train', 'trains a model, or goes on with it')
   add('--workdir', help='folder of checkpoints and metrics')
+  add('--task_module', **TASK_MODULE)
   add(
     '--dry_run',
     action='store_true',
@@ -122,13 +145,22 @@ def make_parser():
     help='a step that takes longer ends the run; default: 3600',
   )
 
-  add = command('evaluate', 'measures a model on held-out documents')
+  add = command('evaluate', 'measures a model on held-out documents and tasks')
   add('--workdir', required=True, help='of the training run')
-  add('--step', type=natural, help='checkpoint; default: the latest')
+  add(
+    '--step',
+    type=steps,
+    help='checkpoint, latest, best or all; default: latest',
+  )
+  add('--tasks', type=names, metavar='A,B', help="SeqIO's; default: the run's")
+  add('--task_module', **TASK_MODULE)
+  add('--examples', type=positive, help='at most so many; default: all')
+  add('--batch_size', type=positive, help="at once; default: the run's")
+  add('--force', action='store_true', help='measure again what is measured')
 
   add = command('infer', 'predicts a text for each line, greedily')
   add('--workdir', required=True, help='of the training run')
-  add('--step', type=natural, help='checkpoint; default: the latest')
+  add('--step', type=step, help='checkpoint, or best; default: the latest')
   add('--input', default='-', help='text file; default: stdin')
   add('--output', default='-', help='JSON lines; default: stdout')
   add('--length', type=positive, default=64, help='most tokens to predict')

@@ -10,10 +10,10 @@ import sys
 import jax
 
 import t5x_lite
+from t5x_lite import assess
 from t5x_lite import config
 from t5x_lite import data
 from t5x_lite import errors
-from t5x_lite import evaluate as evaluation
 from t5x_lite import fit as fitting
 from t5x_lite import infer as inference
 from t5x_lite import models
@@ -22,6 +22,7 @@ from t5x_lite import processes
 from t5x_lite import quickstart as guided
 from t5x_lite import recipes as installed
 from t5x_lite import record
+from t5x_lite import results
 from t5x_lite import show
 from t5x_lite import storage
 from t5x_lite import train as training
@@ -96,6 +97,7 @@ def load(options):
 
 
 def train(options):
+  data.tasks.import_modules(options.task_module, processes.say)
   run = load(options)
   if options.dry_run:
     dry_run(run)
@@ -138,31 +140,22 @@ def dry_run(run):
 
 
 def evaluate(options):
-  """Prints and writes the metrics of the whole validation split."""
+  """Measures checkpoints, and prints a table of all that was asked for."""
+  meet(options)
+  data.tasks.import_modules(options.task_module, processes.say)
   keep_compiled()
-  run, step, mesh, model, params = inference.restore(
-    options.workdir, options.step
+  found = assess.saved(
+    options.workdir,
+    options.step,
+    options.tasks,
+    options.examples,
+    options.batch_size,
+    options.force,
   )
-  vocabulary = data.load_vocabulary(run.data)
-  store = fitting.open_store(run.data, vocabulary, print)
-  if not store.has('validation'):
-    raise errors.DataError(
-      'nothing was held out', got='Data.held_out 0', expected='a share > 0'
-    )
-  batches = data.Batches(run, store, vocabulary, 'validation')
-  with jax.set_mesh(mesh):
-    held_out = evaluation.HeldOut(
-      model, batches, vocabulary, mesh, run.batch_size
-    )
-    found = held_out(params)
-  file = evaluation.save(options.workdir, step, found)
-  for name, value in found.items():
-    print(
-      f'{name:16} {value:,}'
-      if isinstance(value, int)
-      else f'{name:16} {value:.4f}'
-    )
-  print(f'step {step}; written to {file}')
+  if processes.is_first():
+    for table in results.tables(found):
+      show.table(table)
+    print(f'all of {options.workdir}: {results.file(options.workdir)}')
 
 
 def infer(options):

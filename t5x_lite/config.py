@@ -187,7 +187,7 @@ def _enter(name, within, where):
 def _is_text(rule):
   """Whether a field takes text."""
   kinds = [typing.get_origin(m) or m for m in specs.alternatives(rule)]
-  return str in kinds or typing.Literal in kinds
+  return not {str, tuple, typing.Literal}.isdisjoint(kinds)
 
 
 def _outward(scope):

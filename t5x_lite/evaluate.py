@@ -1,41 +1,68 @@
-"""Teacher-forced measures on documents that training never saw."""
+"""What a model is measured by: held-out documents, and tasks of SeqIO.
 
-import json
+The device adds up each row alone. Rows are added here, in float64 and in the
+order of the examples: neither batches nor devices nor processes change a sum.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from t5x_lite import decoding
 from t5x_lite import losses
 from t5x_lite import partitioning
-from t5x_lite import storage
+from t5x_lite import processes
+
+_MEANS = ('loss', 'accuracy', 'text_loss', 'text_accuracy', 'marker_loss')
+COUNTS = ('tokens', 'text_tokens', 'examples')
+METRICS = (*_MEANS, 'unigram_entropy', *COUNTS)  # of held-out documents
+_STEP = 32  # lengths of tasks are multiples of it, so that few shapes compile
 
 
 def make_eval_step(model, is_text_V):
-  """A function (params, batch) -> {name: sum}, to be jitted.
+  """A function (params, batch) -> (sums of each row, counts), to be jitted.
 
   Args:
     model: models.Model.
     is_text_V: true for the tokens that stand for text, false for sentinels,
       end and padding.
+
+  Returns:
+    The function; its results are {name: [B]} and how often each text token was
+    a target, int32 [V].
   """
 
   def eval_step(params, batch):
     logits_BLV = model.apply(params, batch)
     targets_BL = batch['decoder_target_tokens']
     weights_BL = batch['decoder_loss_weights']
-    sums = {}
+    rows = {}
     text_BL = weights_BL * jnp.asarray(is_text_V)[targets_BL]
     for prefix, counted_BL in (('', weights_BL), ('text_', text_BL)):
-      _, weight, found = losses.cross_entropy(
-        logits_BLV, targets_BL, counted_BL
+      _, weight_B, found = losses.cross_entropy(
+        logits_BLV, targets_BL, counted_BL, axis=1
       )
-      sums[f'{prefix}tokens'] = weight
-      sums[f'{prefix}loss'] = found['loss']
-      sums[f'{prefix}accuracy'] = found['accuracy']
-    return sums
+      rows[f'{prefix}tokens'] = weight_B
+      rows[f'{prefix}loss'] = found['loss']
+      rows[f'{prefix}accuracy'] = found['accuracy']
+    counts_V = jnp.zeros(len(is_text_V), jnp.int32)
+    return rows, counts_V.at[targets_BL].add(text_BL.astype(jnp.int32))
 
   return eval_step
+
+
+def fill_up(batch_size, mesh):
+  """The least number of rows, from a batch size on, that the mesh can share."""
+  shards = partitioning.batch_shards(mesh.shape)
+  return -(-batch_size // shards) * shards
+
+
+def joined(batches, count):
+  """{name: float64 [N]} of the rows of batches, without those that fill up."""
+  return {
+    name: np.concatenate([rows[name] for rows in batches])[:count].astype(float)
+    for name in (batches[0] if batches else ())
+  }
 
 
 class HeldOut:
@@ -44,14 +71,14 @@ class HeldOut:
   Metrics, per target token: loss and accuracy over all of them; text_loss and
   text_accuracy over those that stand for text, marker_loss over sentinels and
   end; unigram_entropy, the least loss on the same text tokens of any model that
-  ignores context; tokens and text_tokens, their counts; examples.
+  ignores context; tokens and text_tokens, their counts; examples. A mean over
+  nothing is left out.
   """
 
   def __init__(self, model, batches, vocabulary, mesh, batch_size):
     self.batches, self.mesh = batches, mesh
     # Rows that fill up a batch count for nothing: it may be larger than asked.
-    shards = partitioning.batch_shards(mesh.shape)
-    self.batch_size = -(-batch_size // shards) * shards
+    self.batch_size = fill_up(batch_size, mesh)
     ids = np.arange(vocabulary.size)
     is_text = ~vocabulary.is_sentinel(ids) & ~np.isin(
       ids, [vocabulary.eos_id, vocabulary.pad_id]
@@ -64,45 +91,133 @@ class HeldOut:
       out_shardings=partitioning.replicated(mesh),
     )
 
+  def num_examples(self, limit=None):
+    """How many examples are measured."""
+    return min(limit or self.batches.num_examples, self.batches.num_examples)
+
   def __call__(self, params, limit=None):
     """The metrics over at most `limit` examples, each counted once."""
-    sums, counts, examples = {}, np.zeros(len(self.is_text_V), np.int64), 0
+    examples = self.num_examples(limit)
+    found, counts = [], np.zeros(len(self.is_text_V), np.int64)
     local = partitioning.local_rows(self.mesh, self.batch_size)
     for batch in self.batches.evaluation(self.batch_size, limit, local):
-      found = self._step(
-        params, partitioning.put_batch(batch, self.mesh, self.batch_size)
-      )
-      counted = batch['decoder_loss_weights'] > 0
-      targets = batch['decoder_target_tokens'][counted]
-      counts += np.bincount(targets, minlength=len(counts))
-      examples += int(np.sum(np.any(batch['encoder_segment_ids'] > 0, axis=1)))
-      for name, value in jax.device_get(found).items():
-        sums[name] = sums.get(name, 0.0) + float(value)
-    tokens, text = sums['tokens'], sums['text_tokens']
-    marker_loss = sums['loss'] - sums['text_loss']
-    return {
-      'loss': sums['loss'] / max(tokens, 1),
-      'accuracy': sums['accuracy'] / max(tokens, 1),
-      'text_loss': sums['text_loss'] / max(text, 1),
-      'text_accuracy': sums['text_accuracy'] / max(text, 1),
-      'marker_loss': marker_loss / max(tokens - text, 1),
-      'unigram_entropy': entropy(counts[self.is_text_V]),
-      'tokens': int(tokens),
-      'text_tokens': int(text),
-      'examples': examples,
+      batch = partitioning.put_batch(batch, self.mesh, self.batch_size)
+      rows, counts_V = jax.device_get(self._step(params, batch))
+      found.append(rows)
+      counts += counts_V
+    sums = {name: x_N.sum() for name, x_N in joined(found, examples).items()}
+    tokens, text = sums.get('tokens', 0), sums.get('text_tokens', 0)
+    if text < tokens:
+      sums['marker_loss'] = sums['loss'] - sums['text_loss']
+    weights = dict(zip(_MEANS, (tokens, tokens, text, text, tokens - text)))
+    metrics = {
+      name: float(sums[name] / weight)
+      for name, weight in weights.items()
+      if weight
     }
-
-
-def save(workdir, step, metrics):
-  """Writes what was measured at a step, and returns the file."""
-  folder = storage.make_folder(storage.path(workdir) / 'evaluation')
-  file = folder / f'validation-{step}.json'
-  text = json.dumps({'step': step} | metrics, indent=2)
-  storage.write_text(file, f'{text}\n')
-  return file
+    if text:
+      metrics['unigram_entropy'] = entropy(counts)
+    return metrics | dict(zip(COUNTS, (int(tokens), int(text), examples)))
 
 
 def entropy(counts):
   """Entropy, in nats, of drawing one of these counted things."""
   share = counts[counts > 0] / counts.sum()
   return float(np.sum(share * np.log(1 / share)))
+
+
+# -- tasks --------------------------------------------------------------------
+
+
+class Tasks:
+  """Measures a model on tasks; their rows share one shape, compiled once.
+
+  Metrics: whatever a task's own functions return, from greedy predictions or
+  from scores, the log probability of a target; and always, per target token,
+  loss and token_accuracy, with the counts tokens and examples. Where a task
+  has a metric of such a name, it is the task's.
+  """
+
+  def __init__(self, model, tasks, vocabulary, mesh, batch_size):
+    """Allocates nothing.
+
+    Args:
+      model: models.Model.
+      tasks: of data.tasks.
+      vocabulary: theirs and the model's.
+      mesh: of the parameters.
+      batch_size: examples at once, at most.
+    """
+    self.mesh, self._start_id = mesh, vocabulary.pad_id
+    most = max((len(task.examples) for task in tasks), default=1)
+    self.batch_size = fill_up(min(batch_size, most), mesh)
+    longest = [
+      max((task.longest(name) for task in tasks), default=1)
+      for name in ('inputs', 'targets')
+    ]
+    self._widths = [max(1, -(-length // _STEP)) * _STEP for length in longest]
+    is_text_V = np.ones(model.spec.vocab_size, bool)
+    self._step = jax.jit(
+      make_eval_step(model, is_text_V),
+      out_shardings=partitioning.replicated(mesh),
+    )
+
+    def predict(params, batch, count, length):
+      # Rows that fill up a batch end at once, or they might never.
+      rows_B = jnp.arange(self.batch_size)
+      ends_B = jnp.where(rows_B < count, -1, vocabulary.eos_id)
+      return decoding.greedy(
+        model,
+        params,
+        batch['encoder_input_tokens'],
+        batch['encoder_segment_ids'],
+        length,
+        vocabulary.size,
+        vocabulary.eos_id,
+        ends_B[:, None],
+        vocabulary.pad_id,
+      )[0]
+
+    self._predict = jax.jit(
+      predict,
+      static_argnames='length',
+      out_shardings=partitioning.replicated(mesh),
+    )
+
+  def __call__(self, params, task):
+    """(metrics, a dict for each example) of a task, metrics as plain JSON.
+
+    The dicts are for process 0, which writes them.
+    """
+    examples, length = len(task.examples), task.lengths['targets']
+    local = partitioning.local_rows(self.mesh, self.batch_size)
+    rows, predictions = [], []
+    for start in range(0, examples, self.batch_size):
+      batch = task.batch(start + local, *self._widths, self._start_id)
+      here = partitioning.put_batch(batch, self.mesh, self.batch_size)
+      rows.append(jax.device_get(self._step(params, here)[0]))
+      if task.predicts:
+        found_BL = self._predict(params, here, examples - start, length)
+        predictions.append(jax.device_get(found_BL))
+    found = joined(rows, examples)
+    tokens = int(found['tokens'].sum())
+    metrics = {
+      'loss': float(found['loss'].sum() / max(tokens, 1)),
+      'token_accuracy': float(found['accuracy'].sum() / max(tokens, 1)),
+      'tokens': tokens,
+      'examples': examples,
+    }
+    predicted = np.concatenate(predictions)[:examples] if predictions else None
+    lines = None
+
+    def measure():
+      nonlocal lines
+      own, lines = task.measure(predicted, -found['loss'])
+      return own
+
+    # Functions of the user's own need not give all processes the same.
+    return metrics | processes.first(measure), lines
+
+
+def is_number(value):
+  return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -9,16 +9,19 @@ import uuid
 
 import jax
 
+from t5x_lite import best
 from t5x_lite import checkpoints
 from t5x_lite import data
 from t5x_lite import errors
 from t5x_lite import evaluate
 from t5x_lite import flops
 from t5x_lite import infer
+from t5x_lite import measures as measuring
 from t5x_lite import partitioning
 from t5x_lite import processes
 from t5x_lite import record as records
 from t5x_lite import reporting
+from t5x_lite import results
 from t5x_lite import storage
 from t5x_lite import train
 from t5x_lite import watching
@@ -202,6 +205,24 @@ def fit(run, workdir, say=processes.say, step_timeout=3600):
       if begin == run.steps:
         say(f'done: all {run.steps} steps are in {workdir}')
         return 0
+      saved = {} if begin is None else saver.read_metrics(begin) or {}
+      wanted = run.checkpoints.best
+      follower = best.Best(
+        wanted, saved.get('best'), wanted and saver.values(wanted)
+      )
+      if follower.exhausted:
+        say(f'done at step {begin}: {follower}')
+        return 0
+      measures = measuring.Measures(
+        run,
+        program.model,
+        store,
+        vocabulary,
+        mesh,
+        run.evaluation.examples,
+        say,
+      )
+      measures.check(wanted)
       if processes.is_first():
         storage.write_text(workdir / 'config.json', records.to_json(record))
         keep_vocabulary(run.data, workdir)
@@ -214,16 +235,9 @@ def fit(run, workdir, say=processes.say, step_timeout=3600):
       else:
         state, position = saver.restore(begin, program.abstract_state)
         say(f'going on from step {begin} in {workdir}')
-      held_out = None
-      if store.has('validation'):
-        held_out = evaluate.HeldOut(
-          program.model,
-          data.Batches(run, store, vocabulary, 'validation'),
-          vocabulary,
-          mesh,
-          run.batch_size,
-        )
-      loop = Loop(program, saver, batches, held_out, workdir, stop, say)
+      loop = Loop(
+        program, saver, batches, measures, follower, workdir, stop, say
+      )
       stop.in_loop = True
       with watching.Watchdog(step_timeout) as loop.watchdog:
         ended_by = loop(state, begin or 0, position['examples'], record)
@@ -235,9 +249,12 @@ def fit(run, workdir, say=processes.say, step_timeout=3600):
 class Loop:
   """Steps, metrics, evaluations and saves, in the order that they fall due."""
 
-  def __init__(self, program, saver, batches, held_out, workdir, stop, say):
+  def __init__(
+    self, program, saver, batches, measures, follower, workdir, stop, say
+  ):
     self.program, self.run = program, program.run
-    self.saver, self.batches, self.held_out = saver, batches, held_out
+    self.saver, self.batches = saver, batches
+    self.measures, self.best = measures, follower
     self.workdir, self.stop, self.say = workdir, stop, say
     self.rows = partitioning.local_rows(program.mesh, self.run.batch_size)
 
@@ -278,19 +295,21 @@ class Loop:
         saves = step == run.steps or stopping or self.saver.should_save(step)
         if measures or saves:
           self.report(pending)
-          pending = None
+          pending = measured = None
           self.meter.stop()
           self.watchdog.pause()
           # What belongs to a step is written before the step is saved: a run
           # that goes on from there will not write it again.
           if measures:
-            self.evaluate(state, step)
+            measured = self.evaluate(state, step)
+            saves |= self.best.update(step, measured) or self.best.exhausted
           if saves:
             position = {
               'examples': examples + run.batch_size,
               'fingerprint': self.batches.fingerprint,
             }
-            self.saver.save(step, state, position, record)
+            metrics = {'measured': measured, 'best': self.best.state()}
+            self.saver.save(step, state, position, record, metrics)
           self.meter.start()
           self.watchdog.alive()
         if stopping:
@@ -299,6 +318,9 @@ class Loop:
             'there'
           )
           return stop[1]
+        if self.best.exhausted and step < run.steps:
+          self.progress.note(f'stopping at step {step}: {self.best}')
+          break
     return None
 
   def prepare(self, examples):
@@ -340,13 +362,18 @@ class Loop:
       self.progress.update(step, found)
 
   def evaluate(self, state, step):
-    """Measures the held-out documents, if there are any."""
-    if self.held_out is None:
-      return
-    found = self.held_out(state['params'], self.run.evaluation.examples)
-    self.metrics.write(step, 'validation', found)
-    self.progress.note(
-      f'held out at step {step}: loss {found["loss"]:.3f}  accuracy '
-      f'{found["accuracy"]:.3f}  text {found["text_loss"]:.3f}  '
-      f'(unigram entropy {found["unigram_entropy"]:.3f})'
-    )
+    """Measures what there is to measure: {name: metrics}, numbers alone."""
+    found = {}
+    for name in self.measures.names:
+      found[name], lines = self.measures(name, state['params'])
+      if lines is not None:
+        settings = self.measures.settings(name)
+        results.save(self.workdir, name, step, found[name], settings, lines)
+    found |= self.measures.means(found)
+    self.measures.check(self.run.checkpoints.best, found)
+    for name, metrics in found.items():
+      numbers = {k: v for k, v in metrics.items() if evaluate.is_number(v)}
+      self.metrics.write(step, name, numbers)
+      self.progress.note(measuring.line(name, step, metrics))
+      found[name] = {k: v for k, v in numbers.items() if math.isfinite(v)}
+    return found

@@ -8,6 +8,7 @@ import re
 import jax
 import numpy as np
 
+from t5x_lite import best
 from t5x_lite import checkpoints
 from t5x_lite import data
 from t5x_lite import decoding
@@ -16,7 +17,6 @@ from t5x_lite import models
 from t5x_lite import partitioning
 from t5x_lite import record as records
 from t5x_lite import specs
-from t5x_lite import storage
 
 VOCABULARY = 'vocabulary.model'  # in a workdir, what it was trained with
 LONGEST = 16  # inputs, in lengths of training; attention grows with the square
@@ -184,28 +184,43 @@ class Predictor:
 
 
 def restore(workdir, step=None):
-  """(run, step, mesh, model, params) of a workdir's checkpoint."""
-  workdir = storage.path(workdir)
+  """(run, step, mesh, model, params) of a workdir's checkpoint.
+
+  Args:
+    workdir: of the run.
+    step: as best.find takes it.
+  """
   with checkpoints.Checkpoints.reader(workdir) as saver:
-    if step is None:
-      step = saver.latest()
-    if step is None:
-      raise errors.CheckpointError(
-        'no checkpoint', where=workdir, fix='train into it first'
-      )
-    run = records.from_record(saver.read_record(step))
-    kept = workdir / VOCABULARY
-    # The run's own copy, wherever the first one is now.
-    if run.data.vocabulary != 'bytes' and kept.exists():
-      spec = dataclasses.replace(run.data, vocabulary=str(kept))
-      run = dataclasses.replace(run, data=spec)
-    # Whatever it was trained on; each of these devices holds a share.
-    mesh = partitioning.make_mesh(specs.Mesh(data=1, fsdp=-1))
-    model = models.build(run.model)
-    shapes = jax.tree.map(
-      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-      model.abstract,
-      partitioning.shardings(model.abstract, model.axes, mesh),
-    )
-    params = saver.restore_params(step, shapes)
+    step = best.find(saver, step)
+    run = read_run(saver, step)
+    mesh, model = lay_out(run)
+    params = restore_params(saver, step, mesh, model)
   return run, step, mesh, model, params
+
+
+def read_run(saver, step):
+  """The specs.Run of a step, its vocabulary that of the workdir."""
+  run = records.from_record(saver.read_record(step))
+  kept = saver.folder.parent / VOCABULARY
+  # The run's own copy, wherever the first one is now.
+  if run.data.vocabulary != 'bytes' and kept.exists():
+    spec = dataclasses.replace(run.data, vocabulary=str(kept))
+    run = dataclasses.replace(run, data=spec)
+  return run
+
+
+def lay_out(run):
+  """(mesh, model) of a run, on the devices that are here."""
+  # Whatever it was trained on; each of these devices holds a share.
+  mesh = partitioning.make_mesh(specs.Mesh(data=1, fsdp=-1))
+  return mesh, models.build(run.model)
+
+
+def restore_params(saver, step, mesh, model):
+  """The parameters of a step."""
+  shapes = jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    model.abstract,
+    partitioning.shardings(model.abstract, model.axes, mesh),
+  )
+  return saver.restore_params(step, shapes)

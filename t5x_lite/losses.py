@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 
 def cross_entropy(
-  logits_BLV, targets_BL, weights_BL, z_loss=0.0, label_smoothing=0.0
+  logits_BLV, targets_BL, weights_BL, z_loss=0.0, label_smoothing=0.0, axis=None
 ):
   """Cross-entropy with label smoothing and z-loss.
 
@@ -22,10 +22,11 @@ def cross_entropy(
     weights_BL: 1 where a token counts, else 0.
     z_loss: its weight.
     label_smoothing: s.
+    axis: None to add up all tokens, 1 those of each row.
 
   Returns:
     (loss sum, weight sum, {name: sum} of loss, cross_ent_loss, z_loss,
-    accuracy), all scalars.
+    accuracy), all scalars, or [B] for rows.
   """
   log_z_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
   right_BL = jnp.take_along_axis(logits_BLV, targets_BL[..., None], -1)[..., 0]
@@ -42,12 +43,12 @@ def cross_entropy(
   correct_BL = correct_BL.astype(weights_BL.dtype)
 
   def total(x_BL):
-    return jnp.sum(x_BL * weights_BL)
+    return jnp.sum(x_BL * weights_BL, axis)
 
   loss = total(cross_BL + z_BL)
   return (
     loss,
-    jnp.sum(weights_BL),
+    jnp.sum(weights_BL, axis),
     {
       'loss': loss,
       'cross_ent_loss': total(cross_BL),

@@ -44,6 +44,11 @@ def check(folder, parts, fix):
       )
 
 
+def fingerprint(folder, fix):
+  """The checksum of the list, and so of all the files."""
+  return _seal(_read(folder, fix))
+
+
 def _fingerprints(folder, parts):
   """Bytes and CRC-32 of each file under some sub-folders."""
   pending = list(parts)

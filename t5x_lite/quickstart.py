@@ -7,18 +7,18 @@ import statistics
 import sys
 import time
 
-import jax
 import numpy as np
 from rich import console as rich_console
 from rich import markup as rich_markup
 from rich import table as rich_table
 
+from t5x_lite import assess
 from t5x_lite import config
 from t5x_lite import data
-from t5x_lite import evaluate
 from t5x_lite import fit
 from t5x_lite import flops
 from t5x_lite import infer
+from t5x_lite import measures
 from t5x_lite import reporting
 from t5x_lite import storage
 
@@ -48,16 +48,7 @@ def run(workdir, recipe, say=print):
     return code
   predictor = infer.Predictor(workdir)
   store = fit.open_store(spec.data, predictor.vocabulary, say)
-  held_out = data.Batches(spec, store, predictor.vocabulary, 'validation')
-  with jax.set_mesh(predictor.mesh):
-    after = evaluate.HeldOut(
-      predictor.model,
-      held_out,
-      predictor.vocabulary,
-      predictor.mesh,
-      spec.batch_size,
-    )(predictor.params)
-  evaluate.save(workdir, predictor.step, after)
+  after = assess.saved(workdir, say=say)[predictor.step][measures.HELD_OUT]
   console = rich_console.Console()
   show_blanks(predictor, store, console)
   picture = reporting.plot_losses(workdir)

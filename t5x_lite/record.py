@@ -50,6 +50,8 @@ def record(run):
       f.name: record(getattr(run, f.name)) for f in dataclasses.fields(run)
     }
     return {'type': type(run).__name__, **fields}
+  if isinstance(run, tuple):
+    return list(run)
   return dict(run) if isinstance(run, dict) else run
 
 
@@ -165,4 +167,5 @@ def _differences(old, new, path=''):
 
 
 def _brief(value):
-  return value['type'] if isinstance(value, dict) else repr(value)
+  is_spec = isinstance(value, dict) and 'type' in value
+  return value['type'] if is_spec else repr(value)

@@ -48,6 +48,8 @@ def describe(rule):
     return ' or '.join(map(describe, args))
   if origin is dict:
     return f'dict of {describe(args[0])} to {describe(args[1])}'
+  if origin is tuple:
+    return f'list of {describe(args[0])}'
   return 'None' if rule is types.NoneType else rule.__name__
 
 
@@ -66,6 +68,8 @@ def obeys(value, rule):
     return isinstance(value, dict) and all(
       obeys(k, args[0]) and obeys(v, args[1]) for k, v in value.items()
     )
+  if origin is tuple:
+    return isinstance(value, tuple) and all(obeys(v, args[0]) for v in value)
   if isinstance(value, bool):
     return rule is bool
   if rule is float:
@@ -81,6 +85,11 @@ class Spec:
     for field in dataclasses.fields(self):
       value, rule = getattr(self, field.name), field.type
       name = f'{type(self).__name__}.{field.name}'
+      if typing.get_origin(rule) is tuple:  # a list in gin and in JSON
+        if isinstance(value, str):
+          value = [word.strip() for word in value.split(',') if word.strip()]
+        value = tuple(value) if isinstance(value, list) else value
+        object.__setattr__(self, field.name, value)
       if not obeys(value, rule):
         literals = [
           choice
@@ -231,10 +240,34 @@ class Mesh(Spec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation(Spec):
-  """Teacher-forced loss on held-out documents, at start, end and between."""
+  """What is measured on held-out documents and tasks, from start to end."""
 
   every: Natural = 1000  # steps; 0: at start and end only
   examples: Count = 1024  # at most so many in training; `evaluate` takes all
+  tasks: tuple[str, ...] = ()  # SeqIO tasks and mixtures, by --task_module
+  split: str = 'validation'  # of the tasks
+  lengths: dict[str, Count] | None = (
+    None  # of the tasks' features; None: Data's
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Best(Spec):
+  """Which measured steps are best, and when to wait for no better one."""
+
+  metric: str = 'validation/text_loss'  # of a split or a task, then its name
+  goal: Literal['min', 'max']
+  keep: Count = 1  # so many of the best steps are kept
+  patience: Count | None = None  # evaluations without a better one, then stop
+
+  def __post_init__(self):
+    super().__post_init__()
+    if not all(self.metric.partition('/')):
+      raise errors.ConfigError(
+        'wrong value for Best.metric',
+        got=repr(self.metric),
+        expected="a split or a task and its metric: 'validation/text_loss'",
+      )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -244,6 +277,7 @@ class Checkpoints(Spec):
   every: Count = 1000  # steps; saves land on its multiples, and at the end
   keep: Count = 3  # the newest so many are kept
   keep_every: Count | None = None  # multiples of it are kept for good
+  best: Best | None = None  # keeps these too; saves whenever one is found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -292,6 +326,7 @@ SPECS = {
     Schedule,
     Mesh,
     Evaluation,
+    Best,
     Checkpoints,
   )
 }

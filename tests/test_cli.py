@@ -92,6 +92,16 @@ def test_values():
   )
 
 
+def test_words_of_evaluation():
+  found = parse('evaluate', '--tasks=a, b', '--task_module=m', '--step=all')
+  assert (found.tasks, found.task_module) == (('a', 'b'), ['m'])
+  assert (found.step, found.force, found.examples) == ('all', False, None)
+  assert parse('evaluate', '--tasks=').tasks == ()  # none; else the run's own
+  assert parse('evaluate').tasks is None
+  for step in ('best', 'latest'):
+    assert parse('infer', f'--step={step}').step == step
+
+
 @pytest.mark.parametrize('name', sorted(COMMANDS.keys() - {'launch'}))
 def test_bindings_only_where_a_recipe_is_taken(name):
   binding = '--gin.Run.steps=3', "--gin.Data.corpus='a = b'"
@@ -165,6 +175,8 @@ def test_options_are_not_abbreviated(arguments):
     ('infer', '--candidates=1.5'),
     ('infer', '--batch_size=-1'),
     ('evaluate', '--step=-1'),
+    ('infer', '--step=all'),
+    ('evaluate', '--examples=0'),
     ('inspect', '--rows=many'),
     ('inspect', '--position='),
     ('inspect', '--split=test'),

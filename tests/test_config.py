@@ -190,13 +190,17 @@ def test_paths_may_be_path_objects_and_have_a_byte_order_mark(write, tmp_path):
     ("Data.lengths={'inputs': 256}", {'inputs': 256}),
     ('Transformer.position=None', None),
     ('Adafactor.factored=False', False),
+    ('Evaluation.tasks=glue', ('glue',)),
+    ('Evaluation.tasks=glue,super_glue', ('glue', 'super_glue')),
+    ("Evaluation.tasks=['glue', 'a:b']", ('glue', 'a:b')),
+    ('Evaluation.tasks=()', ()),
   ],
 )
 def test_options(load, option, value):
   name = option.partition('=')[0].strip()
   spec, field = name.split('.')
   run = load('', option)
-  owners = [run, run.model, run.data, run.optimizer]
+  owners = [run, run.model, run.data, run.optimizer, run.evaluation]
   (owner,) = [o for o in owners if type(o).__name__ == spec]
   assert getattr(owner, field) == value
 
@@ -513,7 +517,12 @@ def test_a_record_is_plain_complete_and_in_order(load):
 
 
 def test_a_record_rebuilds_the_run(load):
-  run = load('Transformer.position = None\nData.corpus = "bücher \\n"\n')
+  run = load(
+    'Transformer.position = None\nData.corpus = "bücher \\n"\n'
+    "Evaluation.tasks = ['a', 'b']\nEvaluation.lengths = {'inputs': 8}\n"
+    "Checkpoints.best = @Best()\nBest.goal = 'max'\n"
+  )
+  assert run.evaluation.tasks == ('a', 'b') and run.checkpoints.best.keep == 1
   record = records.record(run)
   text = records.to_json(record)
   for recorded in (record, text, text.encode()):
@@ -654,9 +663,13 @@ TOLD = [
   'mesh.sequence',
   'evaluation.every',
   'evaluation.examples',
+  'evaluation.tasks',
+  'evaluation.split',
+  'evaluation.lengths',
   'checkpoints.every',
   'checkpoints.keep',
   'checkpoints.keep_every',
+  'checkpoints.best',
 ]
 
 
@@ -677,7 +690,8 @@ def another(value, rule):
       for choice in getattr(member, '__args__', ())
     ),
     *([value * 2] if value else []),
-    *(not value, 'other', 2, 0.5, None),
+    *(not value, 'other', 2, 0.5, None, ('other',), {'inputs': 3}),
+    specs.Best(goal='min'),
   ]
   return next(c for c in candidates if c != value and specs.obeys(c, rule))
 

@@ -11,15 +11,17 @@ LEVELS = """
 errors allocator
 specs processes
 storage record watching
-recipes manifest
+recipes manifest best
 config partitioning flops
 nn
 models
 losses optimizers corruptions
 decoding checkpoints reporting data
 evaluate tasks
+measures results
 infer train show
 fit
+assess
 quickstart launch
 commands
 cli

@@ -74,6 +74,8 @@ def test_every_field_has_a_rule_that_its_default_obeys(field):
     (specs.Schedule, {}, ('peak', 10**400), 'float > 0'),
     (specs.Mesh, {}, ('data', 0), 'int >= 1 or -1'),
     (specs.Mesh, {}, ('data', -2), 'int >= 1 or -1'),
+    (specs.Evaluation, {}, ('tasks', 3), 'list of str'),
+    (specs.Evaluation, {}, ('tasks', (3,)), 'list of str'),
     (
       specs.Data,
       {'corpus': 'a'},
@@ -111,6 +113,20 @@ def test_right_values():
   assert model.position is None
   assert specs.Mesh(data=4, fsdp=-1).fsdp == -1
   assert run(z_loss=1).z_loss == 1
+
+
+@pytest.mark.parametrize(
+  'given, wanted',
+  [
+    ((), ()),
+    ('', ()),
+    ('one', ('one',)),
+    ('one, two', ('one', 'two')),
+    (['one', 'two'], ('one', 'two')),
+  ],
+)
+def test_a_list_may_be_words(given, wanted):
+  assert specs.Evaluation(tasks=given).tasks == wanted
 
 
 def test_specs_are_frozen_and_compare_by_value():

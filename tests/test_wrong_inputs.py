@@ -441,7 +441,79 @@ WORKDIR = {
   ),
   'checkpoint of another seed': (resume(Run__seed=1), 2, ['seed: 0 -> 1']),
 }
-CASES = COMMAND_LINE | CONFIGURATION | CORPUS | VOCABULARY | MESH | WORKDIR
+BEST = '--gin.Checkpoints.best=@Best()'
+EVALUATION = {
+  'task that is not registered': (
+    train_with('--gin.Evaluation.tasks=my_tsak'),
+    2,
+    ['my_tsak', '--task_module'],
+  ),
+  'task of evaluate that is not registered': (
+    ['evaluate', '--workdir={0}/run', '--tasks=my_tsak'],
+    2,
+    ['my_tsak', '--task_module'],
+  ),
+  'task that is a number': (
+    train_with('--gin.Evaluation.tasks=[3]'),
+    2,
+    ['Evaluation.tasks', 'list of str'],
+  ),
+  'module that is not there': (
+    train_with('--task_module=no_such.module'),
+    2,
+    ['no such module', 'no_such.module'],
+  ),
+  'module of evaluate that is not there': (
+    ['evaluate', '--workdir={0}/run', '--task_module=no_such'],
+    2,
+    ['no such module', 'no_such'],
+  ),
+  'best without a goal': (train_with(BEST), 2, ['Best.goal']),
+  'best of an unknown goal': (
+    train_with(BEST, '--gin.Best.goal=maxi'),
+    2,
+    ['Best.goal', 'did you mean max?'],
+  ),
+  'best of half a name': (
+    train_with(BEST, '--gin.Best.goal=min', '--gin.Best.metric=loss'),
+    2,
+    ['Best.metric', 'validation/text_loss'],
+  ),
+  'best by what nothing measures': (
+    train_with(BEST, '--gin.Best.goal=min', '--gin.Best.metric=my_task/bleu'),
+    2,
+    ['my_task/bleu', 'validation/loss'],
+  ),
+  'best where nothing is held out': (
+    train_with(BEST, '--gin.Best.goal=min', Data__held_out=0),
+    2,
+    ['Best.metric', 'documents held out'],
+  ),
+  'best that was not followed': (
+    ['infer', '--workdir={0}/run', '--step=best'],
+    2,
+    ['Checkpoints.best', 'run'],
+  ),
+  'word that is no step': (
+    ['evaluate', '--workdir={0}/run', '--step=lastest'],
+    2,
+    ['--step', 'lastest'],
+  ),
+  'no patience': (
+    train_with(BEST, '--gin.Best.goal=min', '--gin.Best.patience=0'),
+    2,
+    ['Best.patience', '>= 1'],
+  ),
+}
+CASES = (
+  EVALUATION
+  | COMMAND_LINE
+  | CONFIGURATION
+  | CORPUS
+  | VOCABULARY
+  | MESH
+  | WORKDIR
+)
 
 
 @pytest.mark.parametrize('case', CASES)

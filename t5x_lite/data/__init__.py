@@ -5,6 +5,7 @@ A corpus (corpora, sources) is read once, tokenised (vocabularies) and stored
 """
 
 from t5x_lite.data import corpora
+from t5x_lite.data import tasks
 from t5x_lite.data import vocabulary_training
 from t5x_lite.data.batches import Batches
 from t5x_lite.data.batches import check
@@ -26,6 +27,7 @@ __all__ = [
   'load_vocabulary',
   'open_or_build',
   'prefetch',
+  'tasks',
   'train_vocabulary',
 ]
 

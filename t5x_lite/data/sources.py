@@ -73,7 +73,7 @@ def _no_stderr():
 
 
 @functools.cache
-def _libraries():
+def libraries():
   """SeqIO and TensorFlow, quiet and kept off the accelerators."""
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   with _no_stderr():
@@ -87,7 +87,7 @@ def _libraries():
 
 def _iterate(dataset, place):
   """The elements of a tf.data.Dataset, with its errors as ours."""
-  _, tf = _libraries()
+  _, tf = libraries()
   try:
     yield from dataset.as_numpy_iterator()
   except tf.errors.OpError as e:
@@ -143,7 +143,7 @@ class Files:
 
   def source(self):
     """A SeqIO source of runs of lines: file, number of the first, text."""
-    seqio, tf = _libraries()
+    seqio, tf = libraries()
 
     def read(file):
       is_gzip = tf.strings.regex_full_match(file, r'.*\.gz')
@@ -296,7 +296,7 @@ class Tfds:
 
   def source(self):
     """The SeqIO source."""
-    seqio, _ = _libraries()
+    seqio, _ = libraries()
     splits = {'train': self.train, 'validation': self.validation}
     return seqio.TfdsDataSource(self.dataset, splits=splits, read_only=True)
 

@@ -25,6 +25,8 @@ class Peer:
   def send(self, **message):
     """Whether it could be sent; who is gone is noticed by the listener."""
     line = json.dumps(message).encode() + b'\n'
+    if len(line) > _MOST:
+      raise ValueError(f'a message of {len(line)} bytes')
     try:
       with self._lock:
         self.socket.sendall(line)

@@ -1,0 +1,96 @@
+"""Measures the checkpoints of a run, those that are not measured yet."""
+
+import dataclasses
+
+import jax
+
+from t5x_lite import best
+from t5x_lite import checkpoints
+from t5x_lite import data
+from t5x_lite import errors
+from t5x_lite import fit
+from t5x_lite import infer
+from t5x_lite import measures
+from t5x_lite import processes
+from t5x_lite import results
+from t5x_lite import storage
+
+
+def saved(
+  workdir,
+  which=None,
+  tasks=None,
+  examples=None,
+  batch_size=None,
+  force=False,
+  say=processes.say,
+):
+  """Measures on held-out documents and tasks, and writes what it finds.
+
+  What was measured before by the same settings is not measured again: a call
+  that was cut short goes on when it is repeated.
+
+  Args:
+    workdir: of the run.
+    which: a step, 'latest' or None, 'best' or 'all'.
+    tasks: names of SeqIO tasks and mixtures; None: the run's own.
+    examples: at most so many of each; None: all.
+    batch_size: examples at once; None: the run's.
+    force: measures all anew.
+    say: prints a line.
+
+  Returns:
+    {step: {name: metrics}}, as `results` has written them.
+  """
+  workdir = storage.path(workdir)
+  found, run, measure = {}, None, None
+  with checkpoints.Checkpoints.reader(workdir) as saver:
+    chosen = [best.find(saver, None if which == 'all' else which)]
+    for step in processes.first(saver.steps) if which == 'all' else chosen:
+      settings = infer.read_run(saver, step)
+      if settings != run:
+        run = settings
+        mesh, model = infer.lay_out(run)
+        measure = _measures(
+          run, model, mesh, tasks, examples, batch_size, workdir, say
+        )
+      params, found[step] = None, {}
+      for name in measure.names:
+        settings = {'checkpoint': saver.fingerprint(step)}
+        settings |= measure.settings(name)
+        metrics = results.find(workdir, name, step, settings)
+        if metrics is None or force:
+          if params is None:
+            params = infer.restore_params(saver, step, mesh, model)
+          with jax.set_mesh(mesh):
+            metrics, lines = measure(name, params)
+          file = results.save(workdir, name, step, metrics, settings, lines)
+          say(f'measured {name} at step {step}: {file}')
+        else:
+          say(f'{name} at step {step} is measured already; --force to repeat')
+        found[step][name] = metrics
+      for name, metrics in measure.means(found[step]).items():
+        results.save(workdir, name, step, metrics, {})
+        found[step][name] = metrics
+      results.gather(workdir)
+  return found
+
+
+def _measures(run, model, mesh, tasks, examples, batch_size, workdir, say):
+  """What to measure with, and refuses a run that has nothing."""
+  if tasks is not None:
+    spec = dataclasses.replace(run.evaluation, tasks=tasks)
+    run = dataclasses.replace(run, evaluation=spec)
+  if batch_size is not None:
+    run = dataclasses.replace(run, batch_size=batch_size, microbatches=1)
+  vocabulary = data.load_vocabulary(run.data)
+  store = fit.open_store(run.data, vocabulary, say)
+  made = measures.Measures(run, model, store, vocabulary, mesh, examples, say)
+  if not made.names:
+    raise errors.DataError(
+      'nothing to measure',
+      where=workdir,
+      got='Data.held_out 0, and no Evaluation.tasks',
+      fix='--tasks=NAMES',
+    )
+  return made

@@ -1,0 +1,358 @@
+"""Tasks and mixtures that SeqIO knows by name, read for evaluation.
+
+They are the user's own Python, registered by a module that the command line
+names. What a task's metric and postprocessing functions are given is what
+SeqIO's own Evaluator gives them.
+"""
+
+import hashlib
+import importlib
+import os
+import sys
+
+import numpy as np
+
+from t5x_lite import errors
+from t5x_lite.corruptions import features
+from t5x_lite.data import sources
+from t5x_lite.data import task_metrics
+
+_PROBE = 'A<extra_id_0> b\u00e9e<extra_id_1> 42'
+_SENTINELS = 2  # that are in it
+_OURS = ('train', 'validation')  # what our own splits go by
+
+
+def import_modules(names, say):
+  """Runs the modules that register tasks; the current folder has them too.
+
+  Args:
+    names: dotted names.
+    say: told which file runs.
+
+  Raises:
+    errors.ConfigError: there is no such module, or it fails.
+  """
+  if names:
+    sources.libraries()  # before a module loads them in its own way
+    sys.path.insert(0, os.getcwd())
+  for name in names:
+    try:
+      module = importlib.import_module(name)
+    except Exception as e:
+      missing = isinstance(e, ModuleNotFoundError) and (
+        e.name == name or name.startswith(f'{e.name}.')
+      )
+      raise errors.ConfigError(
+        'no such module' if missing else 'module fails',
+        where=f'--task_module={name}',
+        got=None if missing else f'{type(e).__name__}: {e}',
+        fix='run from the folder that it lies in, or install it'
+        if missing
+        else 'mend it; --debug shows where',
+      ) from e
+    say(f'tasks of {name}: {module.__file__}')
+
+
+class Task:
+  """A split of a SeqIO task, in memory.
+
+  Attributes:
+    name: its own.
+    lengths: tokens of inputs and targets at most; longer ones are cut.
+    examples: dicts of numpy arrays, as SeqIO makes them.
+    predicts: whether its metrics ask for predictions.
+  """
+
+  def __init__(self, task, split, lengths, vocabulary, limit=None):
+    """Reads it.
+
+    Args:
+      task: seqio.Task.
+      split: one of its splits.
+      lengths: tokens of each feature at most.
+      vocabulary: of the run; the task's must be the same.
+      limit: the first so many examples.
+
+    Raises:
+      errors.ConfigError, errors.DataError: it does not fit, or can't be read.
+    """
+    self.name, self.lengths = task.name, lengths
+    self._task, self._split = task, split
+    _check_features(task, vocabulary)
+    self._metrics = task_metrics.of(task)
+    self.predicts = any(kind == 'PREDICTION' for kind, _ in self._metrics)
+    self.examples = _read(task, split, lengths, limit)
+    self.cut = 0  # examples that were longer than `lengths`
+    for number, example in enumerate(self.examples):
+      longer = False
+      for name in ('inputs', 'targets'):
+        if np.any((example[name] < 0) | (example[name] >= vocabulary.size)):
+          raise errors.DataError(
+            f'{name} of a task have an id that the vocabulary lacks',
+            where=f'{self.name}, example {number}',
+            got=f'ids {example[name].min()} to {example[name].max()}',
+            expected=f'0 to {vocabulary.size - 1}',
+          )
+        longer |= len(example[name]) > lengths[name]
+        example[name] = example[name][: lengths[name]]
+      self.cut += longer
+
+  def longest(self, feature):
+    """Tokens of the longest row of a feature."""
+    return max(len(example[feature]) for example in self.examples)
+
+  def settings(self):
+    """What is measured, as plain JSON; equal settings, equal examples."""
+    digest = hashlib.sha256()
+    for example in self.examples:
+      for name in ('inputs', 'targets'):
+        digest.update(np.int64(len(example[name])).tobytes())
+        digest.update(example[name].astype(np.int32).tobytes())
+    return {
+      'examples': len(self.examples),
+      'data': digest.hexdigest(),
+      'split': self._split,
+      'lengths': {name: self.lengths[name] for name in ('inputs', 'targets')},
+    }
+
+  def batch(self, places, inputs, targets, start_id):
+    """Examples as the batch contract; a place past the last is left empty.
+
+    Args:
+      places: of the examples.
+      inputs: tokens of a row of inputs, and
+      targets: of targets.
+      start_id: what the decoder reads first.
+    """
+    nothing = {'inputs': (), 'targets': ()}
+    rows = [
+      self.examples[n] if n < len(self.examples) else nothing for n in places
+    ]
+    return features.encoder_decoder(
+      *_padded([row['inputs'] for row in rows], inputs),
+      *_padded([row['targets'] for row in rows], targets),
+      start_id,
+    )
+
+  def measure(self, predictions_NL, scores_N):
+    """What its own metrics say.
+
+    Args:
+      predictions_NL: tokens to and with EOS, or None where nothing predicts.
+      scores_N: the log probability of each target.
+
+    Returns:
+      ({name: value}, a dict for each example: its texts and its score), both
+      as plain JSON.
+    """
+    outputs = {'PREDICTION': predictions_NL, 'SCORE': scores_N}
+    metrics = {}
+    for kind, metric in self._metrics:
+      found = task_metrics.compute(
+        metric, self._task, self.examples, outputs[kind]
+      )
+      if twice := metrics.keys() & found.keys():
+        raise errors.DataError(
+          'two metrics of a task have one name',
+          where=self.name,
+          got=', '.join(sorted(twice)),
+        )
+      metrics |= found
+    return metrics, [
+      self._line(n, predictions_NL, scores_N) for n in range(len(scores_N))
+    ]
+
+  def _line(self, n, predictions_NL, scores_N):
+    example = self.examples[n]
+    line = {name: self._text(example, name) for name in ('inputs', 'targets')}
+    if predictions_NL is not None:
+      vocabulary = self._task.output_features['targets'].vocabulary
+      line['prediction'] = task_metrics.plain(
+        vocabulary.decode(predictions_NL[n].tolist())
+      )
+    return line | {'score': float(scores_N[n])}
+
+  def _text(self, example, name):
+    if f'{name}_pretokenized' in example:
+      return task_metrics.plain(example[f'{name}_pretokenized'])
+    vocabulary = self._task.output_features[name].vocabulary
+    return task_metrics.plain(vocabulary.decode(example[name].tolist()))
+
+
+def load(spec, lengths, vocabulary, limit=None, say=print):
+  """The tasks of a run.
+
+  Args:
+    spec: specs.Evaluation.
+    lengths: tokens of the run's features, for what the spec leaves open.
+    vocabulary: the run's.
+    limit: at most so many examples of each.
+    say: told what is left out or cut.
+
+  Returns:
+    ([Task, ...], {mixture: names of its tasks}), each task once.
+
+  Raises:
+    errors.ConfigError, errors.DataError: what can't be measured.
+  """
+  if not spec.tasks:
+    return [], {}
+  lengths = lengths | (spec.lengths or {})
+  if unknown := lengths.keys() - {'inputs', 'targets'}:
+    raise errors.ConfigError(
+      'no such feature in Evaluation.lengths',
+      got=sorted(unknown)[0],
+      choices=('inputs', 'targets'),
+      expected='inputs, targets',
+    )
+  seqio, _ = sources.libraries()
+  wanted, mixtures = {}, {}
+  for name in spec.tasks:
+    found = _find(name)
+    parts = seqio.get_subtasks(found)
+    chosen = [task for task in parts if spec.split in _splits(task)]
+    if not chosen:
+      there = sorted({split for task in parts for split in _splits(task)})
+      raise errors.ConfigError(
+        'task has no such split',
+        where=name,
+        got=spec.split,
+        expected=f'one of {", ".join(there)}',
+        choices=there,
+        fix='--gin.Evaluation.split=NAME',
+      )
+    if isinstance(found, seqio.Mixture):
+      mixtures[name] = [task.name for task in chosen]
+    for task in parts:
+      if task not in chosen:
+        say(f'{task.name} of {name} has no split {spec.split}: left out')
+    wanted |= {task.name: task for task in chosen}
+  tasks = []
+  for task in wanted.values():
+    tasks.append(Task(task, spec.split, lengths, vocabulary, limit))
+    if tasks[-1].cut:
+      say(
+        f'{task.name}: {tasks[-1].cut} of {len(tasks[-1].examples)} examples '
+        f'are cut to {_describe(lengths)}; Evaluation.lengths sets it'
+      )
+  return tasks, mixtures
+
+
+def _find(name):
+  """The registered task or mixture of a name."""
+  seqio, _ = sources.libraries()
+  known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+  if name not in known:
+    raise errors.ConfigError(
+      'no such task or mixture',
+      where='Evaluation.tasks',
+      got=name,
+      choices=known,
+      fix='--task_module=MODULE runs the Python module that registers it'
+      + ('' if known else '; none is registered'),
+    )
+  if name in _OURS:
+    raise errors.ConfigError(
+      'a task has the name of a split of the run',
+      where='Evaluation.tasks',
+      got=name,
+      fix='register it by another name',
+    )
+  return seqio.get_mixture_or_task(name)
+
+
+def _splits(task):
+  try:
+    return tuple(task.splits)
+  except Exception as e:  # a dataset that is not on this machine, for one
+    raise _unreadable(task, e) from e
+
+
+def _check_features(task, vocabulary):
+  """Refuses a task that this model can't read or say."""
+  for name in ('inputs', 'targets'):
+    feature = task.output_features.get(name)
+    if feature is None:
+      raise errors.ConfigError(
+        f'task has no {name}',
+        where=task.name,
+        got=f'features {", ".join(task.output_features)}',
+        expected='inputs and targets',
+      )
+    if feature.rank != 1 or not feature.dtype.is_integer:
+      raise errors.ConfigError(
+        f'{name} of a task are not token ids',
+        where=task.name,
+        got=f'{feature.dtype.name} of rank {feature.rank}',
+        expected='int32 of rank 1',
+      )
+    # SeqIO's bytes have no name for a sentinel: it is text to them.
+    plain, marked = (
+      vocabulary.encode(_PROBE, sentinels).tolist()
+      for sentinels in (False, vocabulary.sentinels >= _SENTINELS)
+    )
+    theirs = _their_ids(feature.vocabulary)
+    found = feature.vocabulary.vocab_size, feature.vocabulary.eos_id
+    wanted = vocabulary.size, vocabulary.eos_id
+    if found != wanted or theirs not in (plain, marked):
+      raise errors.ConfigError(
+        'vocabulary of a task is not that of the run',
+        where=f'{name} of {task.name}',
+        got='{} ids, end {}, and {} for a probe'.format(*found, theirs),
+        expected='{} ids, end {}, and {}'.format(*wanted, marked),
+        fix='give the task the vocabulary of Data.vocabulary, with as many '
+        'extra ids',
+      )
+
+
+def _their_ids(vocabulary):
+  try:
+    return [int(id_) for id_ in vocabulary.encode(_PROBE)]
+  except (TypeError, ValueError):
+    return None  # it passes on what it is given
+
+
+def _read(task, split, lengths, limit):
+  """The examples of a split, in order, the same each time."""
+  try:
+    dataset = task.get_dataset(
+      sequence_length=lengths,
+      split=split,
+      shuffle=False,
+      seed=0,
+      use_cached=task.requires_caching,
+      trim_output_features=False,
+    )
+    dataset = dataset if limit is None else dataset.take(limit)
+    examples = list(dataset.as_numpy_iterator())
+  except Exception as e:  # sources and preprocessors raise what they like
+    raise _unreadable(task, e) from e
+  if not examples:
+    raise errors.DataError(
+      f"split '{split}' of a task has no example", where=task.name
+    )
+  return examples
+
+
+def _unreadable(task, error):
+  lines = str(error).strip().splitlines() or ['']
+  if lines[0] == 'in user code:':  # a traceback that TensorFlow made of it
+    lines = lines[-1:]
+  return errors.DataError(
+    'cannot read a task',
+    where=task.name,
+    got=f'{type(error).__name__}: {lines[0].strip()[:200]}',
+    fix='see that its data are on this machine; --debug shows where it fails',
+  )
+
+
+def _padded(rows, length):
+  """Rows of tokens as int32 [B, length], and their lengths [B]."""
+  tokens = np.zeros((len(rows), length), np.int32)
+  for n, row in enumerate(rows):
+    tokens[n, : len(row)] = row
+  return tokens, np.array([len(row) for row in rows], np.int32)
+
+
+def _describe(settings):
+  return ', '.join(f'{name} {value}' for name, value in settings.items())

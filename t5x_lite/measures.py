@@ -1,0 +1,131 @@
+"""All that a run is measured by, in training and after."""
+
+from t5x_lite import data
+from t5x_lite import errors
+from t5x_lite import evaluate
+
+HELD_OUT = 'validation'  # what the held-out documents go by
+
+
+class Measures:
+  """The held-out documents and the tasks of a run.
+
+  Attributes:
+    names: of what is measured on examples of its own.
+    mixtures: {name: names of its tasks}; of these, means are taken.
+  """
+
+  def __init__(self, run, model, store, vocabulary, mesh, limit, say):
+    """Reads the tasks; allocates nothing on a device.
+
+    Args:
+      run: specs.Run.
+      model: models.Model.
+      store: of its corpus, or None.
+      vocabulary: its vocabulary.
+      mesh: of the parameters.
+      limit: at most so many examples of each, or None.
+      say: prints a line.
+
+    Raises:
+      ConfigError, DataError: as data.tasks.load.
+    """
+    self._limit = limit
+    tasks, self.mixtures = data.tasks.load(
+      run.evaluation, data.feature_lengths(run), vocabulary, limit, say
+    )
+    self._tasks = {task.name: task for task in tasks}
+    self._measure = evaluate.Tasks(
+      model, tasks, vocabulary, mesh, run.batch_size
+    )
+    self.names, self._held_out = list(self._tasks), None
+    if store is not None and store.has('validation'):
+      self.names = [HELD_OUT, *self.names]
+      batches = data.Batches(run, store, vocabulary, 'validation')
+      self._held_out = evaluate.HeldOut(
+        model, batches, vocabulary, mesh, run.batch_size
+      )
+
+  def __call__(self, name, params):
+    """(metrics, a dict for each example or None) of one of `names`."""
+    if name == HELD_OUT:
+      return self._held_out(params, self._limit), None
+    return self._measure(params, self._tasks[name])
+
+  def settings(self, name):
+    """What a result depends on besides the parameters, as plain JSON."""
+    if name == HELD_OUT:
+      return {
+        'examples': self._held_out.num_examples(self._limit),
+        'data': self._held_out.batches.fingerprint,
+      }
+    return self._tasks[name].settings()
+
+  def means(self, found):
+    """{mixture: metrics} from {task: metrics}."""
+    return {
+      name: mean([found[task] for task in tasks])
+      for name, tasks in self.mixtures.items()
+    }
+
+  def check(self, best, found=None):
+    """Refuses a specs.Best of what is never measured.
+
+    Args:
+      best: the spec, or None.
+      found: {name: metrics} of an evaluation; before one, the metrics of tasks
+        are not known.
+    """
+    if best is None:
+      return
+    known = {HELD_OUT: evaluate.METRICS} if HELD_OUT in self.names else {}
+    for name in [*self._tasks, *self.mixtures]:
+      metrics = {} if found is None else found[name]
+      known[name] = [
+        k for k, value in metrics.items() if evaluate.is_number(value)
+      ]
+    name, _, metric = best.metric.partition('/')
+    if name in known and (metric in known[name] or not known[name]):
+      return
+    names = [
+      f'{name}/{metric}'
+      for name, metrics in known.items()
+      for metric in metrics or ['...']
+    ]
+    raise errors.ConfigError(
+      'nothing measures Best.metric',
+      got=best.metric,
+      expected=f'one of {", ".join(names)}'
+      if names
+      else 'documents held out, or Evaluation.tasks',
+      choices=names,
+    )
+
+
+def line(name, step, metrics):
+  """What was measured, for a person."""
+  told = [
+    f'{metric} {value:.3f}' if isinstance(value, float) else f'{metric} {value}'
+    for metric, value in metrics.items()
+    if evaluate.is_number(value) and metric not in evaluate.COUNTS
+  ]
+  name = 'held out' if name == HELD_OUT else name
+  return f'{name} at step {step}: {"  ".join(told) or "nothing to measure"}'
+
+
+def mean(found):
+  """Metrics of a mixture: means over its tasks of what all of them have.
+
+  Args:
+    found: the metrics of each task.
+  """
+  shared = [
+    name
+    for name in found[0]
+    if all(evaluate.is_number(x.get(name)) for x in found)
+  ]
+  sums = {name: sum(metrics[name] for metrics in found) for name in shared}
+  return {
+    name: total if name in evaluate.COUNTS else total / len(found)
+    for name, total in sums.items()
+  }

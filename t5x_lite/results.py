@@ -1,0 +1,148 @@
+"""What was measured of a run's checkpoints, in `<workdir>/evaluation`.
+
+`<name>-<step>.json` holds the metrics of one checkpoint on one task or on the
+held-out documents, `<name>-<step>.jsonl` the examples, and `metrics.json` the
+metrics of all such files.
+"""
+
+import json
+import math
+import re
+
+from t5x_lite import evaluate
+from t5x_lite import processes
+from t5x_lite import storage
+
+_ALL = 'metrics.json'
+_NOT_IN_JSON = ('nan', 'inf', '-inf')  # written as strings
+_HIDDEN = ('tokens', 'text_tokens', 'examples', 'unigram_entropy')  # in a table
+
+
+def _folder(workdir):
+  return storage.path(workdir) / 'evaluation'
+
+
+def file(workdir):
+  """Where the metrics of all checkpoints are."""
+  return _folder(workdir) / _ALL
+
+
+def save(workdir, name, step, metrics, settings, lines=None):
+  """Writes what was measured, the metrics last, and returns their file.
+
+  Args:
+    workdir: the run directory.
+    name: of the task, or measures.HELD_OUT.
+    step: of the checkpoint.
+    metrics: plain JSON by name.
+    settings: what they depend on, plain JSON; compared by `find`.
+    lines: a dict for each example, or None.
+  """
+  folder = storage.make_folder(_folder(workdir))
+  if not processes.is_first():
+    return folder / f'{name}-{step}.json'
+  if lines is not None:
+    text = ''.join(
+      json.dumps(_strict(line), ensure_ascii=False) + '\n' for line in lines
+    )
+    storage.write_text(folder / f'{name}-{step}.jsonl', text)
+  result = {'name': name, 'step': step, 'metrics': metrics}
+  text = json.dumps(
+    _strict(result | {'settings': settings}), indent=2, ensure_ascii=False
+  )
+  storage.write_text(folder / f'{name}-{step}.json', f'{text}\n')
+  return folder / f'{name}-{step}.json'
+
+
+def find(workdir, name, step, settings):
+  """The metrics that were measured by the same settings, or None."""
+  file = _folder(workdir) / f'{name}-{step}.json'
+  result = processes.first(lambda: _read(file))
+  if result is None or result.get('settings') != settings:
+    return None
+  return {
+    metric: float(value)
+    if isinstance(value, str) and value in _NOT_IN_JSON
+    else value
+    for metric, value in result['metrics'].items()
+  }
+
+
+def gather(workdir):
+  """Writes the metrics of all checkpoints, {name: {step: metrics}}."""
+  if not processes.is_first():
+    return
+  found = {}
+  for entry in _folder(workdir).iterdir():
+    if match := re.fullmatch(r'(.+)-(\d+)\.json', entry.name):
+      result = _read(entry)
+      if result is not None:
+        steps = found.setdefault(match[1], {})
+        steps[int(match[2])] = result['metrics']
+  found = {name: dict(sorted(found[name].items())) for name in sorted(found)}
+  text = json.dumps(found, indent=2, ensure_ascii=False)
+  storage.write_text(file(workdir), f'{text}\n')
+
+
+def _read(entry):
+  """A result, or None where there is none that can be read."""
+  try:
+    result = json.loads(entry.read_text())
+    return result if isinstance(result['metrics'], dict) else None
+  except (FileNotFoundError, ValueError, LookupError, TypeError):
+    return None
+
+
+def _strict(value):
+  """Plain JSON whose floats JSON can say; the others are strings."""
+  if isinstance(value, dict):
+    return {name: _strict(item) for name, item in value.items()}
+  if isinstance(value, list):
+    return [_strict(item) for item in value]
+  if isinstance(value, float) and not math.isfinite(value):
+    return str(value)
+  return value
+
+
+def tables(found):
+  """{step: {name: metrics}} as tables: lists of rows of text, the first a head.
+
+  One checkpoint is one table, a row for each metric. Several have a table for
+  each name, a row for each checkpoint.
+  """
+  if len(found) == 1:
+    [measured] = found.values()
+    return [
+      [('name', 'metric', 'value')]
+      + [
+        (name, metric, _text(value))
+        for name, metrics in measured.items()
+        for metric, value in metrics.items()
+        if not isinstance(value, (list, dict))
+      ]
+    ]
+  made = []
+  for name in {name: None for measured in found.values() for name in measured}:
+    steps = {s: x[name] for s, x in sorted(found.items()) if name in x}
+    columns = {
+      metric: None
+      for metrics in steps.values()
+      for metric, value in metrics.items()
+      if evaluate.is_number(value) and metric not in _HIDDEN
+    }
+    made.append(
+      [(name, *columns)]
+      + [
+        (str(step), *(_text(metrics.get(column, '-')) for column in columns))
+        for step, metrics in steps.items()
+      ]
+    )
+  return made
+
+
+def _text(value):
+  if isinstance(value, float):
+    return f'{value:.4f}'
+  text = f'{value:,}' if evaluate.is_number(value) else str(value)
+  text = text if text.isprintable() else ascii(text)
+  return text if len(text) <= 60 else f'{text[:57]}...'
