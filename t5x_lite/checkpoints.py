@@ -239,6 +239,11 @@ class Checkpoints:
     """The resolved recipe that a step was saved with."""
     return _read_json(self._verified(step, 'record') / 'record')
 
+  def seal(self, step):
+    """A number that tells this step from all others, of any run."""
+    self._verified(step)
+    return manifest.seal(self.folder / str(step), _DAMAGED)
+
   def _verified(self, step, *items):
     """The folder of a step, once each file of some items is as written."""
     steps = self.steps()

@@ -44,6 +44,11 @@ def check(folder, parts, fix):
       )
 
 
+def seal(folder, fix):
+  """The checksum that stands for all the files: an int."""
+  return _seal(_read(folder, fix))
+
+
 def _fingerprints(folder, parts):
   """Bytes and CRC-32 of each file under some sub-folders."""
   pending = list(parts)

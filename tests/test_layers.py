@@ -9,9 +9,9 @@ ROOT = pathlib.Path(__file__).parents[1]
 # A module imports only from the lines above its own; a folder also from itself.
 LEVELS = """
 errors allocator
-specs
+specs processes
 storage record
-recipes manifest
+recipes manifest lines parts
 config partitioning flops
 nn
 models
@@ -19,7 +19,7 @@ losses optimizers corruptions
 decoding checkpoints reporting data
 evaluate tasks
 infer train show
-fit
+fit bulk
 quickstart
 commands
 cli
