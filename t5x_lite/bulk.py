@@ -62,18 +62,17 @@ def run(predictor, lines, task, output='-', shard=(0, 1)):
 
 
 def _to_stdout(predictor, lines, task):
-  size, total = task.batch_size * BATCHES, None
+  size, total = task.batch_size, None
   examples = _checked(predictor, lines)
   if not lines.is_stream:
+    size = task.batch_size * BATCHES
     total = processes.first(lambda: sum(1 for _ in _checked(predictor, lines)))
     examples = (lines.example(*line) for line in lines)
   elif lines.name == '-' and sys.stdin.buffer.isatty():
     size = 1  # a person waits for an answer to each line
     print('one text a line; Ctrl-D ends', file=sys.stderr)
-  else:
-    size = task.batch_size
-  seen = not processes.is_first() or sys.stdout.isatty()
-  with reporting.Counter(total, silent=seen) as counter:
+  silent = not processes.is_first() or sys.stdout.isatty()
+  with reporting.Counter(total, silent=silent) as counter:
     for chunk in _chunks(examples, size):
       content = _results(predictor, task, lines, chunk, counter)
       if processes.is_first():
