@@ -65,9 +65,9 @@ def step(text):
 
 
 def shard(text):
-  """I/N, of N shares the one after I others, as (I, N)."""
+  """I/N, of N shares the one after I others, as [I, N]."""
   index, _, count = text.partition('/')
-  found = natural(index), positive(count)
+  found = [natural(index), positive(count)]
   if found[0] >= found[1]:
     raise argparse.ArgumentTypeError(
       f'got {text!r}, expected 0/{count} to {found[1] - 1}/{count}'
@@ -170,7 +170,7 @@ def make_parser():
   add(
     '--shard',
     type=shard,
-    default=(0, 1),
+    default=[0, 1],
     metavar='I/N',
     help='make the I-th of N shares of the output, from 0',
   )

@@ -126,7 +126,7 @@ def infer(options):
     options.batch_size,
     options.candidates,
   )
-  if options.shard != (0, 1) and options.output == '-':
+  if options.shard != [0, 1] and options.output == '-':
     raise errors.ConfigError('--shard needs a file to share: --output=FILE')
   lines = inputs.Lines(options.input, options.format, options.field, scored)
   keep_compiled()
