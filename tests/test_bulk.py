@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 
 from t5x_lite import bulk
+from t5x_lite import checkpoints
 from t5x_lite import errors
 from t5x_lite import lines
+from t5x_lite import models
 from t5x_lite import parts
+from t5x_lite import record
+from t5x_lite import specs
+from tests import runs
+from tests import tiny
 
 TASK = bulk.Task(batch_size=2)
 SIZE = TASK.batch_size * bulk.BATCHES  # lines of a part
@@ -311,3 +317,38 @@ def test_a_file_that_stopped_being_there(source, tmp_path, monkeypatch):
   monkeypatch.setattr(parts.Parts, 'write', write)
   with pytest.raises(errors.StorageError, match='cannot write'):
     bulk.run(Upper(), source, TASK, str(tmp_path / 'out'))
+
+
+# -- several processes --------------------------------------------------------
+
+
+def test_t5x_250_two_processes_write_what_one_does(tmp_path):
+  """Each holds a share of the parameters and rows; process 0 alone writes."""
+  run = tiny.run(tiny.transformer(vocab_size=384, encoder_layers=1))
+  model = models.build(run.model)
+  with checkpoints.Checkpoints(tmp_path, specs.Checkpoints()) as saver:
+    state = {'params': tiny.params(model)}
+    saver.save(1, state, {'examples': 0}, record.record(run))
+  texts = [f'{n} ' * n for n in range(19)]
+  (tmp_path / 'in.txt').write_text('\n'.join(texts))
+  for name, start in (
+    ('one', ['infer']),
+    ('two', ['launch', 'local', '--processes=2', 'infer']),
+  ):
+    process = runs.start(
+      *start,
+      f'--workdir={tmp_path}',
+      f'--input={tmp_path}/in.txt',
+      f'--output={tmp_path}/{name}',
+      '--batch_size=2',
+      '--length=4',
+      JAX_NUM_CPU_DEVICES='2',
+    )
+    code, said = runs.finish(process)
+    assert code == 0, said
+    assert said.count(f'19 lines in {tmp_path}/{name}') == 1
+  one, two = read(tmp_path / 'one'), read(tmp_path / 'two')
+  assert [example['inputs'] for example in two] == texts
+  for example, other in zip(one, two, strict=True):
+    score = pytest.approx(other['score'], rel=1e-5)
+    assert example == other | {'score': score}
