@@ -57,16 +57,19 @@ class Parts:
         where=self.folder,
         got='; '.join(differ),
         expected='the same command, to go on with them',
-        fix='delete the folder to start over, or choose another --output',
+        fix='undo the change, delete the folder to start over, or choose'
+        ' another --output',
       )
 
   def is_done(self):
-    """Whether the file is there, joined from parts of this plan."""
+    """Whether the file is there, as it was joined from parts of this plan."""
+    noted = _load(self._done) or {}
+    if {**noted, 'sha256': None} != {**self._plan, 'sha256': None}:
+      return False
     try:
-      size = self._file.stat().length
+      return noted['sha256'] == _digest(self._file)
     except FileNotFoundError:
       return False
-    return _load(self._done) == self._plan | {'bytes': size}
 
   def _names(self):
     try:
@@ -99,9 +102,9 @@ class Parts:
         for number in range(self._count):
           with self._part(number).open('rb') as part:
             shutil.copyfileobj(part, f)
-        size = f.tell()
+      noted = self._plan | {'sha256': _digest(self._file)}
       with storage.replacing(self._done, self.folder) as f:
-        f.write(_dump(self._plan | {'bytes': size}))
+        f.write(_dump(noted))
     except (FileNotFoundError, errors.StorageError):
       if not self.is_done():  # else another process was faster
         raise
@@ -116,6 +119,11 @@ class Parts:
         self.folder.rmtree(missing_ok=True)
       except FileNotFoundError:
         continue  # another process removes it too
+
+
+def _digest(file):
+  with file.open('rb') as f:
+    return hashlib.file_digest(f, 'sha256').hexdigest()
 
 
 def _dump(plan):

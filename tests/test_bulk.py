@@ -86,7 +86,9 @@ def wanted(source, length=64):
 
 
 def read(file):
-  return [json.loads(line) for line in file.read_text().splitlines()]
+  *found, rest = file.read_bytes().split(b'\n')
+  assert not rest
+  return [json.loads(line) for line in found]
 
 
 # -- order --------------------------------------------------------------------
