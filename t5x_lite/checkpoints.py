@@ -270,8 +270,8 @@ class Checkpoints:
     return None
 
   def fingerprint(self, step):
-    """A checksum of all that a step holds."""
-    folder = self.folder / str(step)
+    """A checksum of all that a step holds: tells it from those of any run."""
+    folder = self._verified(step)
     return processes.first(lambda: manifest.fingerprint(folder, _DAMAGED))
 
   def values(self, spec):

@@ -33,7 +33,8 @@ The same command goes on where a stopped run left off.""",
   'evaluate': """t5x_lite evaluate --workdir=runs/mine --step=all
   t5x_lite evaluate --workdir=runs/mine --tasks=glue --task_module=my_tasks""",
   'infer': """echo 'To be <extra_id_0>' | t5x_lite infer --workdir=runs/mine
-  t5x_lite infer --workdir=runs/mine --input=in.txt --output=out.jsonl""",
+  t5x_lite infer --workdir=runs/mine --input=in.txt --output=out.jsonl
+The same command goes on with a file where it was stopped.""",
   'recipes': 't5x_lite recipes --json',
   'vocab': """t5x_lite vocab --corpus=my.txt --size=8000 --output=my.model
   t5x_lite train --corpus=my.txt --workdir=runs/mine \\
@@ -83,6 +84,17 @@ def steps(text):
 def names(text):
   """Words with commas between them."""
   return tuple(word.strip() for word in text.split(',') if word.strip())
+
+
+def shard(text):
+  """I/N, of N shares the one after I others, as [I, N]."""
+  index, _, count = text.partition('/')
+  found = [natural(index), positive(count)]
+  if found[0] >= found[1]:
+    raise argparse.ArgumentTypeError(
+      f'got {text!r}, expected 0/{count} to {found[1] - 1}/{count}'
+    )
+  return found
 
 
 def make_parser():
@@ -158,18 +170,50 @@ def make_parser():
   add('--batch_size', type=positive, help="at once; default: the run's")
   add('--force', action='store_true', help='measure again what is measured')
 
-  add = command('infer', 'predicts a text for each line, greedily')
+  add = command('infer', 'predicts a text for each line, or scores given ones')
   add('--workdir', required=True, help='of the training run')
-  add('--step', type=step, help='checkpoint, or best; default: the latest')
-  add('--input', default='-', help='text file; default: stdin')
-  add('--output', default='-', help='JSON lines; default: stdout')
-  add('--length', type=positive, default=64, help='most tokens to predict')
-  add('--batch_size', type=positive, default=32, help='lines at a time')
+  add('--step', type=step, help='checkpoint, or best; default: latest')
+  add(
+    '--mode',
+    choices=('predict', 'score'),
+    default='predict',
+    metavar='MODE',
+    help='predict, or score the targets that are given',
+  )
+  add('--input', default='-', metavar='FILE', help='default: stdin')
+  add('--output', default='-', metavar='FILE', help='default: stdout')
+  add(
+    '--format',
+    choices=('text', 'jsonl'),
+    metavar='FORMAT',
+    help='of the input, text or jsonl; default: by its name',
+  )
+  add('--field', default='inputs', metavar='NAME', help='of JSON, the text')
+  add(
+    '--length',
+    type=positive,
+    metavar='N',
+    help='most tokens: of a prediction 64, of a blank 16',
+  )
+  add(
+    '--batch_size',
+    type=positive,
+    default=32,
+    metavar='N',
+    help='lines computed at once; default: 32',
+  )
   add(
     '--candidates',
     type=positive,
     metavar='N',
-    help='give the N likeliest fillings of each blank <extra_id_0>, ...',
+    help='give the N likeliest fillings of each <extra_id_0>',
+  )
+  add(
+    '--shard',
+    type=shard,
+    default=[0, 1],
+    metavar='I/N',
+    help='make the I-th of N shares of the output, from 0',
   )
 
   add = command('recipes', 'lists the installed recipes')

@@ -1,21 +1,20 @@
 """What each command of the command line does."""
 
-import contextlib
 import dataclasses
-import itertools
 import json
 import platform
-import sys
 
 import jax
 
 import t5x_lite
 from t5x_lite import assess
+from t5x_lite import bulk
 from t5x_lite import config
 from t5x_lite import data
 from t5x_lite import errors
 from t5x_lite import fit as fitting
 from t5x_lite import infer as inference
+from t5x_lite import lines as inputs
 from t5x_lite import models
 from t5x_lite import partitioning
 from t5x_lite import processes
@@ -97,7 +96,6 @@ def load(options):
 
 
 def train(options):
-  data.tasks.import_modules(options.task_module, processes.say)
   run = load(options)
   if options.dry_run:
     dry_run(run)
@@ -105,6 +103,7 @@ def train(options):
   if not options.workdir:
     raise errors.ConfigError('no --workdir', fix='--workdir=runs/NAME')
   meet(options, run)
+  data.tasks.import_modules(options.task_module, processes.say)
   keep_compiled()
   return fitting.fit(run, options.workdir, step_timeout=options.step_timeout)
 
@@ -159,61 +158,27 @@ def evaluate(options):
 
 
 def infer(options):
-  """Predicts for each line of the input, in order."""
+  """Predicts or scores each line of the input, in order."""
+  scored = options.mode == 'score'
+  for name in ('length', 'candidates'):
+    if scored and getattr(options, name):
+      raise errors.ConfigError(
+        f'--{name} is of --mode=predict: the targets are given to score'
+      )
+  length = options.length or (16 if options.candidates else 64)
+  task = bulk.Task(
+    options.mode,
+    None if scored else length,
+    options.batch_size,
+    options.candidates,
+  )
+  if options.shard != [0, 1] and options.output == '-':
+    raise errors.ConfigError('--shard needs a file to share: --output=FILE')
+  lines = inputs.Lines(options.input, options.format, options.field, scored)
+  meet(options)
   keep_compiled()
   predictor = inference.Predictor(options.workdir, options.step)
-  at_once = options.batch_size
-  if options.input == '-' and sys.stdin.buffer.isatty():
-    at_once = 1  # a person waits for an answer to each line
-    print('one text a line; Ctrl-D ends', file=sys.stderr)
-  with _reading(options.input) as source, _writing(options.output) as out:
-    lines = _text_lines(source, options.input)
-    while texts := list(itertools.islice(lines, at_once)):
-      if options.candidates:
-        found = [
-          {'inputs': t, 'blanks': predictor.fill(t, options.candidates)}
-          for t in texts
-        ]
-      else:
-        found = predictor.predict(texts, options.length)
-      for example in found:
-        print(json.dumps(example, ensure_ascii=False), file=out, flush=True)
-
-
-def _reading(name):
-  """A text file as bytes, or standard input."""
-  if name == '-':
-    return contextlib.nullcontext(sys.stdin.buffer)
-  path = storage.path(name)
-  try:
-    return path.open('rb')
-  except OSError as e:
-    raise errors.DataError(
-      'cannot read the input', where=name, got=e.strerror or e
-    ) from e
-
-
-def _text_lines(source, name):
-  """The lines of a file, decoded."""
-  for number, line in enumerate(source, 1):
-    try:
-      yield line.decode('utf-8').rstrip('\r\n')
-    except UnicodeDecodeError as e:
-      raise errors.DataError(
-        'line is not UTF-8', where=f'{name}:{number}', got=f'byte {e.start}'
-      ) from None
-
-
-def _writing(name):
-  if name == '-':
-    return contextlib.nullcontext(sys.stdout)
-  path = storage.path(name)
-  try:
-    return path.open('w')
-  except OSError as e:
-    raise errors.StorageError(
-      'cannot write the output', where=name, got=e.strerror or e
-    ) from e
+  bulk.run(predictor, lines, task, options.output, options.shard)
 
 
 def recipes(options):

@@ -1,4 +1,4 @@
-"""Decoding: from inputs to token sequences."""
+"""Decoding: from inputs to token sequences, and how likely they are."""
 
 import jax
 import jax.numpy as jnp
@@ -68,3 +68,21 @@ def greedy(
   )
   _, _, tokens, log_probs, _, _ = jax.lax.while_loop(unfinished, step, carry)
   return tokens, log_probs
+
+
+def log_probs(model, params, batch):
+  """Log probability of each target token, teacher-forced.
+
+  Args:
+    model: models.Model.
+    params: its parameters.
+    batch: the batch contract of encoder-decoders.
+
+  Returns:
+    log_probs_BL, float32 at least, 0 where no token is.
+  """
+  logits_BLV = model.apply(params, batch)
+  target_BL1 = batch['decoder_target_tokens'][..., None]
+  right_BL = jnp.take_along_axis(logits_BLV, target_BL1, axis=-1)[..., 0]
+  gain_BL = right_BL - jax.nn.logsumexp(logits_BLV, axis=-1)
+  return jnp.where(batch['decoder_segment_ids'] > 0, gain_BL, 0)

@@ -1,8 +1,7 @@
-"""Predictions of a trained model: text lines in, JSON lines out."""
+"""Predictions and scores of a trained model, from texts."""
 
 import dataclasses
 import functools
-import itertools
 import re
 
 import jax
@@ -28,36 +27,58 @@ class Predictor:
   Attributes:
     run: the recipe it was trained with.
     step: of the checkpoint.
+    fingerprint: tells this checkpoint from all others.
     vocabulary: its vocabulary.
+    mesh: all devices; the rows of a batch are spread over them.
+    model: models.Model.
+    params: its parameters, read when they are first used.
   """
 
   def __init__(self, workdir, step=None):
-    self.run, self.step, self.mesh, self.model, self.params = restore(
-      workdir, step
-    )
+    self._saver = checkpoints.Checkpoints.reader(workdir)
+    self.step = best.find(self._saver, step)
+    self.run = read_run(self._saver, self.step)
+    self.fingerprint = self._saver.fingerprint(self.step)
     self.vocabulary = data.load_vocabulary(self.run.data)
-    self._greedy = jax.jit(
+    self.mesh, self.model = lay_out(self.run)
+    # On every device, so that each process of a run has all of it.
+    everywhere = partitioning.replicated(self.mesh)
+    jit = functools.partial(jax.jit, out_shardings=everywhere)
+    self._greedy = jit(
       functools.partial(decoding.greedy, self.model),
       static_argnames=('length', 'num_ids'),
     )
-    self._logits = jax.jit(self.model.apply)
+    self._log_probs = jit(functools.partial(decoding.log_probs, self.model))
+    self._logits = jit(self.model.apply)
 
-  def encode(self, texts):
-    """Token ids and segments [B, K] of texts; `<extra_id_0>` is a blank."""
-    rows = [
-      [*self.vocabulary.encode(text, sentinels=True), self.vocabulary.eos_id]
-      for text in texts
+  @functools.cached_property
+  def params(self):
+    return restore_params(self._saver, self.step, self.mesh, self.model)
+
+  def tokens(self, text):
+    """Token ids of a text, with EOS; `<extra_id_0>` is a blank.
+
+    Raises:
+      DataError: the text is too long, or names a sentinel that is none.
+    """
+    found = [
+      *self.vocabulary.encode(text, sentinels=True),
+      self.vocabulary.eos_id,
     ]
     most = LONGEST * self.run.data.lengths['inputs']
-    for text, row in zip(texts, rows, strict=True):
-      if len(row) > most:
-        raise errors.DataError(
-          'text is too long for this model',
-          where=repr(text[:40]),
-          got=f'{len(row):,} tokens',
-          expected=f'at most {most:,}, {LONGEST} times what it was trained on',
-          fix='cut the line',
-        )
+    if len(found) > most:
+      raise errors.DataError(
+        'text is too long for this model',
+        where=repr(text[:40]),
+        got=f'{len(found):,} tokens',
+        expected=f'at most {most:,}, {LONGEST} times what it was trained on',
+        fix='cut the line',
+      )
+    return found
+
+  def encode(self, texts):
+    """Token ids and segments [B, K] of texts; see `tokens`."""
+    rows = [self.tokens(text) for text in texts]
     # Lengths in steps, so that few shapes are compiled.
     length = -(-max(map(len, rows)) // 64) * 64
     tokens = np.zeros((len(rows), length), np.int32)
@@ -66,39 +87,88 @@ class Predictor:
       tokens[n, : len(row)], segments[n, : len(row)] = row, 1
     return tokens, segments
 
-  def decode(self, tokens, segments, length, prompt=None):
-    """Greedy tokens and their log probabilities, numpy [B, length]."""
+  def _on_mesh(self, arrays, at_least=0):
+    """Rows spread over the devices, filled up with copies of the last one.
+
+    A copy ends when the row does; an empty row might be decoded without end.
+    """
+    count = max(len(next(iter(arrays.values()))), at_least)
+    shards = partitioning.batch_shards(self.mesh.shape)
+    rows = np.arange(-(-count // shards) * shards)
+    sharding = partitioning.batch_sharding(self.mesh)
+
+    def put(x):
+      x = x[np.minimum(rows, len(x) - 1)]
+      return jax.make_array_from_callback(x.shape, sharding, lambda i: x[i])
+
+    return jax.tree.map(put, arrays)
+
+  def decode(self, tokens, segments, length, prompt=None, at_least=0):
+    """Greedy tokens and their log probabilities, numpy [B, length].
+
+    Args:
+      tokens: of the inputs [B, K].
+      segments: above 0 where they are real.
+      length: most tokens to decode.
+      prompt: what must come first [B, P]; -1 where free.
+      at_least: how many rows to compute, so that few shapes are compiled.
+    """
     if prompt is None:
       prompt = np.zeros((len(tokens), 0), np.int32)
+    arrays = {'tokens_BK': tokens, 'segments_BK': segments, 'prompt_BP': prompt}
     with jax.set_mesh(self.mesh):
       found = self._greedy(
         self.params,
-        tokens,
-        segments,
+        **self._on_mesh(arrays, at_least),
         length=length,
         num_ids=self.vocabulary.size,
         eos_id=self.vocabulary.eos_id,
-        prompt_BP=prompt,
         start_id=self.vocabulary.pad_id,
       )
-    return jax.device_get(found)
+    return [x[: len(tokens)] for x in jax.device_get(found)]
 
-  def predict(self, texts, length):
-    """One dict for each text: inputs, prediction, score.
+  def predict(self, texts, length, at_least=0):
+    """One dict for each text: prediction, score, tokens.
 
-    The score is the log probability of the tokens up to and with the end.
+    The score is the log probability of the tokens up to and with the end, and
+    `tokens` their number.
     """
-    tokens, log_probs = self.decode(*self.encode(texts), length)
-    eos = self.vocabulary.eos_id
+    found = self.decode(*self.encode(texts), length, at_least=at_least)
+    results = []
+    for row, gains in zip(*found, strict=True):
+      ends = np.flatnonzero(row == self.vocabulary.eos_id)
+      end = ends[0] if ends.size else length
+      results.append(
+        {
+          'prediction': self.vocabulary.decode(row[:end].tolist()),
+          'score': float(gains.sum()),
+          'tokens': int(min(end + 1, length)),
+        }
+      )
+    return results
+
+  def score(self, texts, targets, at_least=0):
+    """One dict for each pair of texts: score, tokens.
+
+    The score is the log probability of the target's tokens and its end, given
+    the inputs, and `tokens` their number.
+    """
+    inputs, input_segments = self.encode(texts)
+    wanted, segments = self.encode(targets)
+    before = np.roll(wanted, 1, axis=1)
+    before[:, 0] = self.vocabulary.pad_id
+    batch = {
+      'encoder_input_tokens': inputs,
+      'encoder_segment_ids': input_segments,
+      'decoder_input_tokens': before,
+      'decoder_target_tokens': wanted,
+      'decoder_segment_ids': segments,
+    }
+    with jax.set_mesh(self.mesh):
+      gains = self._log_probs(self.params, self._on_mesh(batch, at_least))
     return [
-      {
-        'inputs': text,
-        'prediction': self.vocabulary.decode(
-          [int(t) for t in itertools.takewhile(lambda t: t != eos, row)]
-        ),
-        'score': float(gains.sum()),
-      }
-      for text, row, gains in zip(texts, tokens, log_probs)
+      {'score': float(row.sum()), 'tokens': int(count)}
+      for row, count in zip(jax.device_get(gains), segments.sum(1))
     ]
 
   def fill(self, text, candidates, length=16):
@@ -178,24 +248,10 @@ class Predictor:
       'decoder_segment_ids': np.ones_like(decoder),
     }
     with jax.set_mesh(self.mesh):
-      logits = self._logits(self.params, batch)[0, at]
+      logits = self._logits(self.params, self._on_mesh(batch))
+    logits = jax.device_get(logits)[0, at]
     # Ids past the vocabulary only pad the table.
     return np.array(jax.nn.log_softmax(logits))[: self.vocabulary.size]
-
-
-def restore(workdir, step=None):
-  """(run, step, mesh, model, params) of a workdir's checkpoint.
-
-  Args:
-    workdir: of the run.
-    step: as best.find takes it.
-  """
-  with checkpoints.Checkpoints.reader(workdir) as saver:
-    step = best.find(saver, step)
-    run = read_run(saver, step)
-    mesh, model = lay_out(run)
-    params = restore_params(saver, step, mesh, model)
-  return run, step, mesh, model, params
 
 
 def read_run(saver, step):

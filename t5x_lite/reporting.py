@@ -238,6 +238,64 @@ class Progress:
     print(line, flush=True)  # rich moves it above the bar
 
 
+class Counter:
+  """How many of some lines are done, on stderr; a context manager.
+
+  A bar on a terminal, elsewhere a line every few seconds.
+  """
+
+  _SECONDS = 5.0  # between lines
+
+  def __init__(self, total, done=0, silent=False):
+    """Begins with some done of `total`; of an unknown total it is silent."""
+    from rich import console
+    from rich import progress
+
+    screen = console.Console(stderr=True)
+    self._silent = silent or total is None
+    self._bar = progress.Progress(
+      progress.BarColumn(),
+      progress.TextColumn('{task.description}'),
+      console=screen,
+      disable=self._silent or not screen.is_terminal,
+      transient=True,
+    )
+    self._task = self._bar.add_task('', total=total, completed=done)
+    self._due = time.monotonic() + self._SECONDS
+
+  def __enter__(self):
+    self._bar.start()
+    return self
+
+  def __exit__(self, *_):
+    self._bar.stop()
+
+  def add(self, count):
+    """Notes that so many more are done."""
+    if self._silent:
+      return
+    self._bar.advance(self._task, count)
+    task = self._bar.tasks[self._task]
+    line = count_line(
+      int(task.completed), task.total, task.speed, task.time_remaining
+    )
+    self._bar.update(self._task, description=line)
+    lines = self._bar.disable and not task.finished
+    if lines and time.monotonic() >= self._due:
+      print(line, file=sys.stderr, flush=True)
+      self._due = time.monotonic() + self._SECONDS
+
+
+def count_line(done, total, rate, seconds_left):
+  """How far some lines are, of what is known."""
+  line = f'{done:,}/{total:,} lines'
+  if rate:
+    line += f'  {rate:,.1f} lines/s'
+  if seconds_left is not None:
+    line += f'  eta {clock(seconds_left)}'
+  return line
+
+
 # -- the picture --------------------------------------------------------------
 
 

@@ -7,6 +7,8 @@ import contextlib
 import fcntl
 import os
 import platform
+import shutil
+import tempfile
 import uuid
 
 from etils import epath
@@ -171,6 +173,36 @@ def write_bytes(name, data):
 def write_text(name, text):
   """Writes a whole UTF-8 file, as `write_bytes` does."""
   write_bytes(name, text.encode())
+
+
+@contextlib.contextmanager
+def replacing(name, folder):
+  """An open binary file that becomes `name`, whole, when the block ends well.
+
+  For what is too large for memory; see `write_bytes`.
+
+  Args:
+    name: the file.
+    folder: holds it until then; on the same disk where that is local.
+  """
+  name = path(name)
+  with tempfile.TemporaryDirectory(
+    dir=folder if is_local(folder) else None, ignore_cleanup_errors=True
+  ) as scratch:
+    new = os.path.join(scratch, 'new')
+    with open(new, 'wb') as f:
+      yield f
+      f.flush()
+      os.fsync(f.fileno())
+    try:
+      if is_local(name):
+        os.replace(new, name)
+        _sync(name.parent)
+      else:
+        with open(new, 'rb') as f, name.open('wb') as out:
+          shutil.copyfileobj(f, out)
+    except OSError as e:
+      raise errors.StorageError('cannot write', where=name, got=e) from e
 
 
 @contextlib.contextmanager

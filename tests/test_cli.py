@@ -83,7 +83,9 @@ def test_nothing_said_is_help(capsys):
 def test_values():
   found = parse('infer', '--step=0', '--candidates', '3')
   assert (found.workdir, found.step, found.candidates) == ('x', 0, 3)
-  assert (found.length, found.batch_size, found.input) == (64, 32, '-')
+  assert (found.length, found.batch_size, found.input) == (None, 32, '-')
+  assert parse('infer', '--step=latest').step is None
+  assert parse('infer', '--shard=2/3').shard == [2, 3]
   found = parse('train', '--gin_file=a', '--gin_file', 'b', '--dry_run')
   assert (found.gin_file, found.dry_run, found.bindings) == (
     ['a', 'b'],
@@ -174,6 +176,10 @@ def test_options_are_not_abbreviated(arguments):
     ('infer', '--length=0'),
     ('infer', '--candidates=1.5'),
     ('infer', '--batch_size=-1'),
+    ('infer', '--mode=guess'),
+    ('infer', '--shard=3/3'),
+    ('infer', '--shard=1'),
+    ('infer', '--step=last'),
     ('evaluate', '--step=-1'),
     ('infer', '--step=all'),
     ('evaluate', '--examples=0'),

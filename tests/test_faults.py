@@ -11,7 +11,12 @@ import time
 
 import pytest
 
+from t5x_lite import checkpoints
+from t5x_lite import models
+from t5x_lite import record
+from t5x_lite import specs
 from tests import runs
+from tests import tiny
 
 STEPS = 60
 EVERY = 7
@@ -219,3 +224,83 @@ def test_a_reader_that_leaves(start, undisturbed, tmp_path):
   assert process.wait(timeout=60) == 141
   assert runs.finish(start())[0] == 0
   assert_undisturbed(tmp_path / 'run', undisturbed)
+
+
+# -- inference ----------------------------------------------------------------
+
+
+@pytest.fixture(scope='module')
+def untrained(tmp_path_factory):
+  """A workdir with a checkpoint, and a file of lines of many lengths."""
+  folder = tmp_path_factory.mktemp('untrained')
+  run = tiny.run(tiny.transformer(vocab_size=384))
+  model = models.build(run.model)
+  with checkpoints.Checkpoints(folder, specs.Checkpoints()) as saver:
+    state = {'params': tiny.params(model)}
+    saver.save(1, state, {'examples': 0}, record.record(run))
+  draw = random.Random(0)
+  lines = [f'{n} ' * draw.randrange(60) for n in range(1600)]
+  (folder / 'in.txt').write_text('\n'.join(lines))
+  return folder
+
+
+def infer(folder, output, *options):
+  return runs.start(
+    'infer',
+    f'--workdir={folder}',
+    f'--input={folder}/in.txt',
+    f'--output={output}',
+    '--batch_size=2',
+    '--length=12',
+    *options,
+    T5X_LITE_CACHE=f'{output.parent}/cache',
+  )
+
+
+def parts_there(output):
+  return len(list(output.with_name(f'{output.name}.parts').glob('*.part')))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize('shards', [1, 2])
+def test_inference_killed_ten_times(untrained, tmp_path, shards):
+  """The same bytes as undisturbed, whenever the kills come."""
+  (tmp_path / 'undisturbed').mkdir()
+  wanted, output = tmp_path / 'undisturbed' / 'out', tmp_path / 'out'
+  code, said = runs.finish(infer(untrained, wanted))
+  assert code == 0, said
+  draw = random.Random(shards)
+  early = [(0, draw.uniform(0.1, 6)) for _ in range(3)]
+  late = sorted(draw.sample(range(1, 95), 5))
+  planned = early + [(count, draw.uniform(0, 0.1)) for count in late]
+  # The last ones come while the parts are joined and removed.
+  planned += [(99, draw.uniform(0, 0.2)), (100, draw.uniform(0, 0.05)), None]
+  killed = 0
+  for moment in planned:
+    processes = [
+      infer(untrained, output, f'--shard={n}/{shards}') for n in range(shards)
+    ]
+    if moment is not None:
+      count, delay = moment
+      while parts_there(output) < count and any(
+        process.poll() is None for process in processes
+      ):
+        time.sleep(0.005)
+      time.sleep(delay)
+    for process in processes:
+      if moment is not None:
+        process.kill()
+      code, said = runs.finish(process)
+      assert code in ((0, 137) if moment else (0,)), said
+      killed += code == 137
+      assert 'Traceback' not in said, said
+    assert output.exists() or moment is not None
+    assert not output.exists() or output.read_bytes() == wanted.read_bytes()
+  assert killed >= 8
+  assert output.read_bytes().count(b'\n') == 1600
+  assert {f.name for f in tmp_path.iterdir()} == {
+    'undisturbed',
+    'cache',
+    'out',
+    'out.done',
+  }

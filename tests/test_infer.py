@@ -8,6 +8,7 @@ from t5x_lite import checkpoints
 from t5x_lite import errors
 from t5x_lite import infer
 from t5x_lite import models
+from t5x_lite import partitioning
 from t5x_lite import record
 from t5x_lite import specs
 from tests import tiny
@@ -84,14 +85,60 @@ def greedy_by_hand(chances, text, length):
 def test_predictions_and_their_scores(predictor, chances):
   """Each line as if it were alone, in the order of the input."""
   found = predictor.predict(TEXTS, LENGTH)
-  assert [example['inputs'] for example in found] == TEXTS
   ended = 0
   for text, example in zip(TEXTS, found, strict=True):
     tokens, score = greedy_by_hand(chances, text, LENGTH)
     assert example['prediction'] == predictor.vocabulary.decode(tokens)
     assert example['score'] == pytest.approx(score, abs=1e-3)
+    assert example['tokens'] == min(len(tokens) + 1, LENGTH)
     ended += len(tokens) < LENGTH
   assert ended  # in some row before the others
+
+
+def test_scores_of_given_targets(predictor, chances):
+  """The sum over the target's tokens and its end, whatever else is scored."""
+  targets = ['', 'b', '<extra_id_1>né', 'c' * 70, 'b']
+  found = predictor.score(TEXTS, targets)
+  for text, target, result in zip(TEXTS, targets, found, strict=True):
+    tokens = predictor.tokens(target)
+    assert result['tokens'] == len(tokens)
+    if len(tokens) < 64:  # as many as `chances` takes
+      wanted = sum(
+        chances(text, tokens[:n])[token] for n, token in enumerate(tokens)
+      )
+      assert result['score'] == pytest.approx(wanted, abs=1e-3)
+  [alone] = predictor.score(TEXTS[3:4], targets[3:4])
+  assert alone['score'] == pytest.approx(found[3]['score'], rel=1e-5)
+
+
+def test_t5x_250_rows_lie_as_in_training(predictor, monkeypatch):
+  """T5X placed the batches of inference by a path of its own, and failed."""
+  wanted = partitioning.batch_sharding(predictor.mesh)
+  assert predictor.mesh.size == 8
+  seen = []
+
+  def greedy(params, tokens_BK, segments_BK, prompt_BP, length, **_):
+    for x in (tokens_BK, segments_BK, prompt_BP):
+      assert x.sharding.is_equivalent_to(wanted, x.ndim)
+    assert {len(s.data) for s in tokens_BK.addressable_shards} == {1}
+    for x in jax.tree.leaves(params):
+      seen.append(x.sharding.is_fully_replicated)
+    return np.ones((8, length)), np.zeros((8, length))
+
+  monkeypatch.setattr(predictor, '_greedy', greedy)
+  assert len(predictor.predict(TEXTS, LENGTH)) == len(TEXTS)
+  assert not all(seen)  # each device holds a share of the parameters too
+
+
+@pytest.mark.parametrize('count', [1, 8, 9])
+def test_rows_that_fill_up_a_batch_are_cut(predictor, count):
+  texts = (TEXTS * 2)[:count]
+  found = predictor.predict(texts, LENGTH, at_least=11)
+  wanted = predictor.predict(TEXTS, LENGTH)
+  assert len(found) == count
+  for example, other in zip(found, wanted * 2):
+    assert example['prediction'] == other['prediction']
+    assert example['score'] == pytest.approx(other['score'], rel=1e-5)
 
 
 def test_encoding_marks_blanks_and_ends(predictor):
@@ -177,7 +224,7 @@ def test_more_candidates_than_tokens(predictor, monkeypatch):
   assert len(blank['candidates']) == SIZE - SENTINELS
 
 
-def test_any_step(workdir, predictor):
+def test_t5x_defect_10_the_latest_step_of_a_workdir(workdir, predictor):
   assert predictor.step == 4
   older = infer.Predictor(workdir, step=2)
   assert older.step == 2

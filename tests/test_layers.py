@@ -11,7 +11,7 @@ LEVELS = """
 errors allocator
 specs processes
 storage record watching
-recipes manifest best
+recipes manifest best lines parts
 config partitioning flops
 nn
 models
@@ -20,7 +20,7 @@ decoding checkpoints reporting data
 evaluate tasks
 measures results
 infer train show
-fit
+fit bulk
 assess
 quickstart launch
 commands

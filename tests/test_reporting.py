@@ -153,3 +153,39 @@ def test_picture(tmp_path):
 def test_picture_needs_metrics(tmp_path):
   with pytest.raises(errors.DataError, match='no metrics'):
     reporting.plot_losses(tmp_path)
+
+
+def test_count_line():
+  line = reporting.count_line(1500, 20_000, 250.25, 74)
+  assert line == '1,500/20,000 lines  250.2 lines/s  eta 1:14'
+  assert reporting.count_line(0, 5, None, None) == '0/5 lines'
+
+
+def test_lines_are_counted_on_stderr(capsys, monkeypatch):
+  """A line when it is due, and the time that is left by the recent speed."""
+  now = 0.0
+  for clock in ('time.monotonic', 'rich.console.monotonic'):
+    monkeypatch.setattr(clock, lambda: now)
+  with reporting.Counter(100, done=20) as counter:
+    for _ in range(8):
+      now += 2
+      counter.add(10)
+  out, err = capsys.readouterr()
+  assert not out
+  lines = err.splitlines()
+  assert [line.split()[0] for line in lines] == ['50/100', '80/100']
+  assert lines[0].split('  ')[1:] == ['5.0 lines/s', 'eta 0:10']
+  with reporting.Counter(100, silent=True) as counter:
+    now += 100
+    counter.add(1)
+  assert capsys.readouterr() == ('', '')
+
+
+def test_a_terminal_counts_by_a_bar(capsys, monkeypatch):
+  monkeypatch.setenv('FORCE_COLOR', '1')
+  monkeypatch.setenv('COLUMNS', '100')
+  with reporting.Counter(100) as counter:
+    counter.add(40)
+  out, err = capsys.readouterr()
+  assert not out
+  assert '━' in err and '40/100 lines' in err

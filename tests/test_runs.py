@@ -315,6 +315,35 @@ def test_infer_from_stdin_and_from_files(
     assert one == other | {'score': pytest.approx(other['score'], rel=1e-4)}
 
 
+def test_infer_scores_what_it_predicted(command, trained, tmp_path):
+  """The same number by decoding and by teacher forcing, for what ended."""
+  (tmp_path / 'in.txt').write_text('The\n\nto be\n')
+  for given, mode, made in (
+    ('in.txt', 'predict', 'out.jsonl'),
+    ('pairs.jsonl', 'score', 'scores.jsonl'),
+  ):
+    said = command(
+      'infer',
+      f'--workdir={trained}',
+      f'--mode={mode}',
+      f'--input={tmp_path}/{given}',
+      f'--output={tmp_path}/{made}',
+    )
+    assert f'3 lines in {tmp_path}/{made}' in said
+    lines = (tmp_path / made).read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    if mode == 'predict':
+      predicted = found
+      pairs = [e | {'targets': e.pop('prediction')} for e in map(dict, found)]
+      content = ''.join(f'{json.dumps(e)}\n' for e in pairs)
+      (tmp_path / 'pairs.jsonl').write_text(content)
+  assert [e['inputs'] for e in found] == ['The', '', 'to be']
+  for one, other in zip(predicted, found, strict=True):
+    assert one['prediction'] == other['targets']
+    if one['tokens'] == other['tokens'] < 64:
+      assert one['score'] == pytest.approx(other['score'], rel=1e-4)
+
+
 def test_infer_gives_candidates(command, trained, tmp_path):
   (tmp_path / 'in.txt').write_text('To <extra_id_0> or not to <extra_id_1>.')
   said = command(

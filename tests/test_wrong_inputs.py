@@ -36,6 +36,7 @@ def folder(tmp_path_factory):
     'latin.gin': 'Run.steps = 5  # Gr\xfc\xdfe'.encode('latin-1'),
     'import.gin': b'import os\nRun.steps = @os.getpid()\n',
     'call.gin': f"Run.steps = @os.system('touch {folder}/ran')\n".encode(),
+    'long.txt': b'short\n' + b'long ' * 9999,
     'marks.txt': b'Is it <extra_id_500>?\n',
     'includes.gin': b"include 'nowhere.gin'\n",
     'circle.gin': b"include 'circle.gin'\n",
@@ -413,6 +414,61 @@ WORKDIR = {
     ['infer', '--workdir={0}/run', '--input={0}/marks.txt'],
     3,
     ['<extra_id_500>', '<extra_id_99>'],
+  ),
+  'JSON line without the field': (
+    ['infer', '--workdir={0}/run', '--input={0}/body.jsonl'],
+    3,
+    ['body.jsonl:1', "'inputs'", "'body'", '--field'],
+  ),
+  'JSON line that is cut': (
+    ['infer', '--workdir={0}/run', '--input={0}/broken.jsonl', '--field=text'],
+    3,
+    ['broken.jsonl:2'],
+  ),
+  'nothing to score': (
+    ['infer', '--workdir={0}/run', '--input={0}/one.txt', '--mode=score'],
+    3,
+    ['one.txt:1', 'targets', 'jsonl'],
+  ),
+  'length of a score': (
+    ['infer', '--workdir={0}/run', '--mode=score', '--length=5'],
+    2,
+    ['--length', 'predict'],
+  ),
+  'candidates of a score': (
+    ['infer', '--workdir={0}/run', '--mode=score', '--candidates=5'],
+    2,
+    ['--candidates', 'predict'],
+  ),
+  'share of standard output': (
+    ['infer', '--workdir={0}/run', '--shard=0/2'],
+    2,
+    ['--shard', '--output'],
+  ),
+  'share that is none': (
+    ['infer', '--workdir={0}/run', '--shard=2/2'],
+    2,
+    ['0/2 to 1/2'],
+  ),
+  'output over the input': (
+    [
+      'infer',
+      '--workdir={0}/run',
+      '--input={0}/one.txt',
+      '--output={0}/texts/../one.txt',
+    ],
+    2,
+    ['the output is the input'],
+  ),
+  'output that is a folder': (
+    ['infer', '--workdir={0}/run', '--output={0}/texts'],
+    7,
+    ['texts', 'a folder'],
+  ),
+  'line too long for the model': (
+    ['infer', '--workdir={0}/run', '--input={0}/long.txt'],
+    3,
+    ['long.txt:2', 'tokens', 'cut the line'],
   ),
   'output nowhere': (
     ['infer', '--workdir={0}/run', '--output={0}/no/out.jsonl'],
