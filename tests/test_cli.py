@@ -84,7 +84,6 @@ def test_values():
   found = parse('infer', '--step=0', '--candidates', '3')
   assert (found.workdir, found.step, found.candidates) == ('x', 0, 3)
   assert (found.length, found.batch_size, found.input) == (None, 32, '-')
-  assert parse('infer', '--step=latest').step is None
   assert parse('infer', '--shard=2/3').shard == [2, 3]
   found = parse('train', '--gin_file=a', '--gin_file', 'b', '--dry_run')
   assert (found.gin_file, found.dry_run, found.bindings) == (

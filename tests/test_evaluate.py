@@ -126,7 +126,7 @@ class Nothing:
 
   num_examples = 0
 
-  def evaluation(self, size, limit=None):
+  def evaluation(self, size, limit=None, rows=None):
     return iter(())
 
 
@@ -142,8 +142,8 @@ class SomeCount:
   def __init__(self, batches):
     self.batches, self.num_examples = batches, batches.num_examples
 
-  def evaluation(self, size, limit=None):
-    for batch in self.batches.evaluation(size, limit):
+  def evaluation(self, size, limit=None, rows=None):
+    for batch in self.batches.evaluation(size, limit, rows):
       weights = batch['decoder_loss_weights'].copy()
       weights[:, ::3] = 0
       yield batch | {'decoder_loss_weights': weights}
@@ -169,8 +169,8 @@ class OnlyEnds:
   def __init__(self, batches):
     self.batches, self.num_examples = batches, batches.num_examples
 
-  def evaluation(self, size, limit):
-    for batch in self.batches.evaluation(size, limit):
+  def evaluation(self, size, limit, rows):
+    for batch in self.batches.evaluation(size, limit, rows):
       targets = np.full_like(batch['decoder_target_tokens'], 1)
       yield batch | {'decoder_target_tokens': targets}
 
