@@ -2,7 +2,7 @@
 
 A step is the folder `<workdir>/checkpoints/<step>`: the arrays in `state`, the
 place in the data in `position`, the resolved recipe in `record`, and
-`manifest.json` with the size and CRC-32 of each file in these. Orbax's arrays
+`manifest.json` with the size and CRC-32C of each file in these. Orbax's arrays
 carry no checksum of their own: it fixes the codecs of Zarr 3.
 """
 
@@ -172,16 +172,27 @@ class Checkpoints:
       yield
     except Exception as e:
       failed = self.folder / str(self._newest)
-      for entry in self.folder.iterdir():
-        if entry.name.startswith(f'{failed.name}{ocp.utils.TMP_DIR_SUFFIX}'):
-          entry.rmtree(missing_ok=True)
+      with contextlib.suppress(Exception):  # the first fault is told
+        self._remove(failed)
       self._newest = None
       raise errors.StorageError(
         'save failed', where=failed, got=_reason(e), fix=self._advice()
       ) from e
 
+  def _remove(self, failed):
+    """Removes what a failed save left; in a bucket it has no other name."""
+    hidden = f'{failed.name}{ocp.utils.TMP_DIR_SUFFIX}'
+    for entry in self.folder.iterdir():
+      if entry.name.startswith(hidden) or (
+        entry.name == failed.name and not ocp.path.step.is_path_finalized(entry)
+      ):
+        entry.rmtree(missing_ok=True)
+
   def _advice(self):
-    latest = self.latest()
+    try:
+      latest = self.latest()
+    except Exception:  # the storage is out of reach
+      return 'mend the way to the storage, and run again'
     safe = 'no step is' if latest is None else f'step {latest} is'
     return f'make room or mend the folder, and run again; {safe} safe'
 

@@ -12,6 +12,7 @@ import t5x_lite
 from t5x_lite import allocator
 from t5x_lite import errors
 
+REMOTE = ('aiohttp', 'gcsfs', 'google', 'requests', 'tensorflow')
 TAKES_RECIPE = ('train', 'vocab', 'inspect')
 
 EXAMPLES = {
@@ -56,6 +57,16 @@ def positive(text, least=1):
 def natural(text):
   """A whole number of at least 0."""
   return positive(text, least=0)
+
+
+def window(text):
+  """(first step, how many) of `START:COUNT`."""
+  start, colon, count = text.partition(':')
+  if not colon:
+    raise argparse.ArgumentTypeError(
+      f'got {text!r}, expected START:COUNT, such as 10:5'
+    )
+  return positive(start), positive(count)
 
 
 def make_parser():
@@ -106,6 +117,25 @@ def make_parser():
     '--dry_run',
     action='store_true',
     help='print the resolved recipe and the parameters only',
+  )
+
+  add(
+    '--profile',
+    type=window,
+    metavar='START:COUNT',
+    help='trace so many steps, for TensorBoard',
+  )
+  add(
+    '--tensorboard',
+    action='store_true',
+    default=True,
+    help='write metrics for TensorBoard, too; the default',
+  )
+  add('--no_tensorboard', action='store_false', dest='tensorboard')
+  add(
+    '--wandb_project',
+    metavar='NAME',
+    help='log metrics to Weights & Biases, too',
   )
 
   add = command('evaluate', 'measures a model on held-out documents')
@@ -200,8 +230,8 @@ def main(argv=None):
     sys.stdout.flush()
     return code
   except Exception as e:
-    # TensorFlow, which reads gs://, has errors of its own.
-    remote = type(e).__module__.startswith('tensorflow.')
+    # What reaches gs://, or reads TensorFlow datasets, has its own errors.
+    remote = type(e).__module__.partition('.')[0] in REMOTE
     if not (remote or isinstance(e, (errors.UserError, OSError))):
       raise
     if isinstance(e, OSError) and sys.stdout is sys.__stdout__:

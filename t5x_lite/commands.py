@@ -13,8 +13,10 @@ from t5x_lite import errors
 from t5x_lite import evaluate as evaluation
 from t5x_lite import fit as fitting
 from t5x_lite import infer as inference
+from t5x_lite import metrics
 from t5x_lite import models
 from t5x_lite import partitioning
+from t5x_lite import profiling
 from t5x_lite import quickstart as guided
 from t5x_lite import recipes as installed
 from t5x_lite import record
@@ -54,8 +56,13 @@ def train(options):
     return 0
   if not options.workdir:
     raise errors.ConfigError('no --workdir', fix='--workdir=runs/NAME')
+  sinks = metrics.Sinks(options.tensorboard, options.wandb_project)
+  sinks.check()
+  window = options.profile and profiling.Window(*options.profile)
+  if window:
+    window.check(run.steps)
   keep_compiled()
-  return fitting.fit(run, options.workdir)
+  return fitting.fit(run, options.workdir, sinks=sinks, window=window)
 
 
 def dry_run(run):

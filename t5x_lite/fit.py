@@ -14,7 +14,9 @@ from t5x_lite import errors
 from t5x_lite import evaluate
 from t5x_lite import flops
 from t5x_lite import infer
+from t5x_lite import metrics
 from t5x_lite import partitioning
+from t5x_lite import profiling
 from t5x_lite import record as records
 from t5x_lite import reporting
 from t5x_lite import storage
@@ -179,13 +181,15 @@ class Meter:
     return rates
 
 
-def fit(run, workdir, say=print):
+def fit(run, workdir, say=print, sinks=metrics.DEFAULT, window=None):
   """Trains a run to its end, going on from what the workdir holds.
 
   Args:
     run: specs.Run.
     workdir: where checkpoints, metrics and pictures go.
     say: prints a line.
+    sinks: metrics.Sinks.
+    window: profiling.Window, or None.
 
   Returns:
     The exit code: 0, or 130 or 143 if a signal ended it, after saving.
@@ -235,6 +239,7 @@ def fit(run, workdir, say=print):
           run.batch_size,
         )
       loop = Loop(program, saver, batches, held_out, workdir, stop, say)
+      loop.sinks, loop.window = sinks, window
       stop.in_loop = True
       loop(state, begin or 0, position['examples'], record)
   return stop.exit_code
@@ -247,15 +252,21 @@ class Loop:
     self.program, self.run = program, program.run
     self.saver, self.batches, self.held_out = saver, batches, held_out
     self.workdir, self.stop, self.say = workdir, stop, say
+    self.sinks, self.window = metrics.DEFAULT, None
 
   def __call__(self, state, begin, examples, record):
     """Trains from step `begin`, with that many examples consumed before."""
     run = self.run
+    # Opened first: what keeps it from writing is told before the compilation.
+    opened = metrics.Metrics(self.workdir, begin, self.sinks, record)
     step_fn, self.meter = self.prepare(examples)
     feed = data.prefetch(self.batches, examples, run.batch_size)
     with (
-      reporting.Metrics(self.workdir, begin) as self.metrics,
+      opened as self.metrics,
       reporting.Progress(run.steps, begin) as self.progress,
+      profiling.Profile(
+        self.workdir, self.window, self.progress.note
+      ) as profile,
     ):
       if begin == 0:
         self.evaluate(state, 0)
@@ -263,8 +274,11 @@ class Loop:
       pending = None  # the step before, whose metrics are still on the device
       for step in range(begin + 1, run.steps + 1):
         examples, batch = next(feed)
-        state, found = step_fn(
-          state, partitioning.put_batch(batch, self.program.mesh)
+        state, found = profile.step(
+          step,
+          step_fn,
+          state,
+          partitioning.put_batch(batch, self.program.mesh),
         )
         # Reading the step before this one lets the device run on meanwhile.
         self.report(pending)
@@ -286,6 +300,7 @@ class Loop:
               'examples': examples + run.batch_size,
               'fingerprint': self.batches.fingerprint,
             }
+            self.metrics.flush()
             self.saver.save(step, state, position, record)
           self.meter.start()
         if stopping:

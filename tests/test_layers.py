@@ -9,10 +9,10 @@ ROOT = pathlib.Path(__file__).parents[1]
 # A module imports only from the lines above its own; a folder also from itself.
 LEVELS = """
 errors allocator
-specs
+specs objects
 storage record
 recipes manifest
-config partitioning flops
+config partitioning flops metrics profiling
 nn
 models
 losses optimizers corruptions

@@ -11,6 +11,7 @@ import numpy as np
 
 from t5x_lite import errors
 from t5x_lite import storage
+from t5x_lite.data import copies
 from t5x_lite.data import corpora
 from t5x_lite.data import sources
 from t5x_lite.data import store
@@ -193,7 +194,8 @@ def open_or_build(data, vocabulary, progress=None):
   """The store of a corpus, made if there is none yet.
 
   It lies in `Data.store`, else in the user's cache, under a name that contains
-  its fingerprint: a changed corpus or vocabulary is another store.
+  its fingerprint: a changed corpus or vocabulary is another store. ArrayRecord
+  reads local files only: of a store in a bucket, the cache has a copy.
 
   Args:
     data: specs.Data.
@@ -212,16 +214,15 @@ def open_or_build(data, vocabulary, progress=None):
   held_out = 0.0 if 'validation' in corpus.splits else data.held_out
   fingerprint = _fingerprint(identity, vocabulary, held_out)
   root = data.store or storage.cache_dir() / 'stores'
+  name = f'{corpus.name}-{fingerprint[:16]}'
+  folder, remote = storage.path(root) / name, None
   if not storage.is_local(root):
-    raise errors.DataError(
-      'tokenised corpora are kept on local disks',
-      where='Data.store',
-      got=root,
-      expected='a local folder',
-    )
-  folder = storage.path(root) / f'{corpus.name}-{fingerprint[:16]}'
+    folder, remote = storage.cache_dir() / 'stores' / name, folder
+    copies.fetch(remote, folder)
   if not (folder / 'manifest.json').exists():
     _build(folder, data, vocabulary, corpus, identity, fingerprint, progress)
+  if remote is not None:
+    copies.keep(folder, remote)
   found = store.Store(folder)
   if found.fingerprint != fingerprint:
     raise errors.DataError(

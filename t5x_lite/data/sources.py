@@ -161,6 +161,23 @@ class Files:
       block_length=1,
     )
 
+  def _runs(self, split):
+    """Runs of lines; an object is copied to this machine while it is read.
+
+    TensorFlow would read it by a client of its own, past the seam to storage,
+    which checks that what came is what is stored.
+    """
+    if all(map(storage.is_local, self.paths)):
+      runs = self.source().get_dataset(split, shuffle=False)
+      yield from _iterate(runs, ', '.join(self.paths[:3]))
+      return
+    for path in self.paths:
+      with storage.as_local(path) as file:
+        copy = dataclasses.replace(self, paths=(file,))
+        runs = copy.source().get_dataset(split, shuffle=False)
+        for run in _iterate(runs, path):
+          yield run | {'file': path.encode()}
+
   def documents(self, split, report):
     """The texts of a split, in order, with blank ones left out.
 
@@ -171,9 +188,8 @@ class Files:
     Yields:
       str.
     """
-    runs = self.source().get_dataset(split, shuffle=False)
     current, kept = None, []
-    for run in _iterate(runs, ', '.join(self.paths[:3])):
+    for run in self._runs(split):
       file = run['file'].decode()
       if file != current:
         yield from _joined(kept)
@@ -255,14 +271,13 @@ def _json_text(line, place, field, report):
 
 
 def _digest(path):
-  """Size and sha256 of a local file; size and time of change of a remote one.
+  """Size and sha256 of a local file, size and CRC-32C of a remote one.
 
-  An object of a store is replaced whole, so its time tells; local files are
-  copied and touched, so theirs does not.
+  An object store tells the latter, so that no corpus is read at each start.
   """
   if not storage.is_local(path):
-    found = storage.path(path).stat()
-    return found.length, f'changed {found.mtime}'
+    size, crc = storage.checksum(path)
+    return size, f'crc32c {crc:08x}'
   with open(path, 'rb') as f:
     digest = hashlib.file_digest(f, 'sha256').hexdigest()
     return f.tell(), digest
