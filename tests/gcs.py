@@ -124,8 +124,14 @@ class _Handler(emulator.RequestHandler):
         self._refuse(fault.status)
         return
       with self.gcs.lock:
-        if not self._matches():
+        if 'uploadType=multipart' in self.path:
+          self._unpack()
+        self._generation, wanted, other = self._generations()
+        if wanted not in (None, self._generation):
           self._refuse(412)
+          return
+        if other is not None and other == self._generation:
+          self._refuse(304)
           return
         if fault and fault.lost:
           self.wfile = io.BytesIO()
@@ -138,25 +144,45 @@ class _Handler(emulator.RequestHandler):
 
   do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _do  # noqa: N815
 
+  _generation = 0
+
   def _refuse(self, status):
     content = json.dumps({'error': {'code': status, 'message': 'injected'}})
+    content = content if status >= 400 else ''
     self.send_response(status)
     self.send_header('Content-Length', str(len(content)))
     self.end_headers()
     self.wfile.write(content.encode())
 
-  def _matches(self):
-    """Whether the object is of the generation that the request asks for."""
+  def end_headers(self):
+    """As the real one tells of each object that is read."""
+    if self.command == 'GET' and 'alt=media' in self.path:
+      self.send_header('x-goog-generation', str(self._generation))
+    super().end_headers()
+
+  def _unpack(self):
+    """A multipart upload as a plain one: the emulator would change bytes."""
+    mark = self.headers['Content-Type'].partition('boundary=')[2].strip('\'"')
+    _, head, rest = self.rfile.getvalue().split(f'--{mark}'.encode(), 2)
+    data = re.split(rb'\r?\n\r?\n', rest, maxsplit=1)[1]
+    name = json.loads(re.split(rb'\r?\n\r?\n', head, maxsplit=1)[1])['name']
+    data = re.sub(rb'\r?\n--%b--\s*\Z' % re.escape(mark.encode()), b'', data)
+    self.rfile = io.BytesIO(data)
+    self.headers.replace_header('Content-Length', str(len(data)))
+    self.headers.replace_header('Content-Type', 'application/octet-stream')
+    self.path = self.path.replace('multipart', 'media', 1)
+    self.path += f'&name={urllib.parse.quote(name, safe="")}'
+
+  def _generations(self):
+    """Those of the object: what it is, should be, and should not be."""
     path, _, query = self.path.partition('?')
     query = urllib.parse.parse_qs(query)
-    if 'ifGenerationMatch' not in query:
-      return True
     bucket, _, name = path.partition('/b/')[2].partition('/o')
     name = urllib.parse.unquote(name.removeprefix('/'))
     if not name and 'name' in query:
       [name] = query['name']
-    if not name:  # of a multipart upload: in its first part
-      [name] = re.findall(rb'"name": "(.*?)"', self.rfile.getvalue()[:2000])
-      name = name.decode()
-    wanted = int(query['ifGenerationMatch'][0])
-    return self.gcs.generation(bucket, name) == wanted
+    asked = (
+      int(query[key][0]) if key in query else None
+      for key in ('ifGenerationMatch', 'ifGenerationNotMatch')
+    )
+    return self.gcs.generation(bucket, name), *asked

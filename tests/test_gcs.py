@@ -66,7 +66,16 @@ def test_a_run_in_a_bucket_is_as_one_on_the_disk(
     f'--gin.Data.store={bucket}/stores',
   ]
   said = command(*remote, *runs.options(Run__steps=4))
+  import time
+
+  t = time.time()
+  said = command(*remote, *runs.options(Run__steps=5))
+  print(time.time() - t)
+  print(len(server.requests))
+  server.requests.clear()
+  t = time.time()
+  said = command(*remote, *runs.options())
+  print(time.time() - t)
   print(said)
   print('\n'.join(server.names(name)))
-  said = command(*remote, *runs.options())
-  print(said)
+  print('\n'.join(server.requests))
