@@ -335,7 +335,7 @@ def _reason(error):
   code = re.search(r"os_error_code='(\d+)'", str(error))
   if code:
     return os.strerror(int(code[1]))
-  return getattr(error, 'strerror', None) or error
+  return getattr(error, 'strerror', None) or ' '.join(str(error).split())
 
 
 def _is_news(record):

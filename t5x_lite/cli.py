@@ -242,13 +242,12 @@ def main(argv=None):
     if '--debug' in argv:
       raise
     notes = getattr(e, '__notes__', ())  # what else went wrong
-    if isinstance(e, OSError):
+    if remote or isinstance(e, OSError):
       e = errors.StorageError(
-        'cannot read or write', where=e.filename, got=e.strerror or e
+        'cannot read or write',
+        where=getattr(e, 'filename', None),
+        got=getattr(e, 'strerror', None) or ' '.join(str(e).split()),
       )
-    elif remote:
-      text = ' '.join(str(e).split())
-      e = errors.StorageError('cannot read or write', got=text)
     print(f't5x_lite: {e}', *notes, sep='\n', file=sys.stderr)
     return e.exit_code
   except KeyboardInterrupt:

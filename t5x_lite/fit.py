@@ -257,17 +257,15 @@ class Loop:
   def __call__(self, state, begin, examples, record):
     """Trains from step `begin`, with that many examples consumed before."""
     run = self.run
-    # Opened first: what keeps it from writing is told before the compilation.
-    opened = metrics.Metrics(self.workdir, begin, self.sinks, record)
-    step_fn, self.meter = self.prepare(examples)
     feed = data.prefetch(self.batches, examples, run.batch_size)
     with (
-      opened as self.metrics,
+      metrics.Metrics(self.workdir, begin, self.sinks, record) as self.metrics,
       reporting.Progress(run.steps, begin) as self.progress,
       profiling.Profile(
         self.workdir, self.window, self.progress.note
       ) as profile,
     ):
+      step_fn, self.meter = self.prepare(examples)
       if begin == 0:
         self.evaluate(state, 0)
       self.meter.start()

@@ -153,11 +153,10 @@ class TensorBoard:
       storage.copy_tree(self._folder, self._kept)
 
   def close(self, _):
-    for board in self._boards.values():
-      board.close()
-    self.flush()
-    if self._scratch is not None:
-      self._scratch.cleanup()
+    with self._scratch or contextlib.nullcontext():
+      for board in self._boards.values():
+        board.close()
+      self.flush()
 
 
 class _Board:

@@ -11,6 +11,7 @@ import io
 import json
 import logging
 import re
+import socket
 import sys
 import threading
 import time
@@ -23,6 +24,15 @@ from gcp_storage_emulator.exceptions import NotFound
 from gcp_storage_emulator.handlers import buckets
 
 logging.getLogger('gcp_storage_emulator').setLevel(logging.CRITICAL)
+
+
+def _read_data(handler, query, read=emulator._read_data):
+  """The emulator's own, for which an empty object is none."""
+  found = read(handler, query)
+  return b'' if found is None and query.get('uploadType') else found
+
+
+emulator._read_data = _read_data
 
 
 @dataclasses.dataclass
@@ -109,38 +119,42 @@ class _Handler(emulator.RequestHandler):
     """Nothing."""
 
   def _do(self):
-    fault = self.gcs.fault(f'{self.command} {urllib.parse.unquote(self.path)}')
     size = int(self.headers.get('Content-Length') or 0)
-    if fault and fault.cut:
-      self.rfile.read(size // 2)
-      self.close_connection = True
-      self.connection.close()
-      return
     connection, self.rfile = self.rfile, io.BytesIO(self.rfile.read(size))
+    if 'uploadType=multipart' in self.path:
+      self._unpack()
+    fault = self.gcs.fault(f'{self.command} {urllib.parse.unquote(self.path)}')
     try:
       if fault and fault.slow:
         time.sleep(fault.slow)
       if fault and fault.status:
         self._refuse(fault.status)
-        return
-      with self.gcs.lock:
-        if 'uploadType=multipart' in self.path:
-          self._unpack()
-        self._generation, wanted, other = self._generations()
-        if wanted not in (None, self._generation):
-          self._refuse(412)
-          return
-        if other is not None and other == self._generation:
-          self._refuse(304)
-          return
-        if fault and fault.lost:
-          self.wfile = io.BytesIO()
-        emulator.Router(self).handle(self.command)
-      if fault and fault.lost:
-        self.close_connection = True
-        self.connection.close()
+      elif fault and fault.cut:
+        self._break()
+      else:
+        with self.gcs.lock:
+          self._serve(bool(fault and fault.lost))
     finally:
       self.rfile = connection
+
+  def _serve(self, lost):
+    self._generation, wanted, other = self._generations()
+    if wanted not in (None, self._generation):
+      self._refuse(412)
+    elif other is not None and other == self._generation:
+      self._refuse(304)
+    elif lost:
+      answer, self.wfile = self.wfile, io.BytesIO()
+      emulator.Router(self).handle(self.command)
+      self.wfile = answer
+      self._break()
+    else:
+      emulator.Router(self).handle(self.command)
+
+  def _break(self):
+    """Closes the connection, as if it had been cut amid the request."""
+    self.close_connection = True
+    self.connection.shutdown(socket.SHUT_RDWR)
 
   do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _do  # noqa: N815
 
@@ -164,9 +178,10 @@ class _Handler(emulator.RequestHandler):
     """A multipart upload as a plain one: the emulator would change bytes."""
     mark = self.headers['Content-Type'].partition('boundary=')[2].strip('\'"')
     _, head, rest = self.rfile.getvalue().split(f'--{mark}'.encode(), 2)
-    data = re.split(rb'\r?\n\r?\n', rest, maxsplit=1)[1]
-    name = json.loads(re.split(rb'\r?\n\r?\n', head, maxsplit=1)[1])['name']
-    data = re.sub(rb'\r?\n--%b--\s*\Z' % re.escape(mark.encode()), b'', data)
+    end = b'\r\n' if rest.startswith(b'\r\n') else b'\n'
+    name = json.loads(head.split(end * 2, 1)[1])['name']
+    data = rest.split(end * 2, 1)[1]
+    data = data[: data.rindex(end + f'--{mark}'.encode())]
     self.rfile = io.BytesIO(data)
     self.headers.replace_header('Content-Length', str(len(data)))
     self.headers.replace_header('Content-Type', 'application/octet-stream')

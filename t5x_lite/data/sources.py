@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import glob
-import hashlib
 import json
 import os
 import re
@@ -127,10 +126,16 @@ class Files:
   splits = ('train',)
 
   def identity(self):
-    """What the documents depend on, as JSON: hashes the files."""
+    """What the documents depend on, as JSON: size and CRC-32C of each file.
+
+    It is the same for a copy elsewhere. Object stores know it without reading.
+    """
     root = os.path.dirname(os.path.commonprefix(self.paths))
     return {
-      'files': [[os.path.relpath(p, root), *_digest(p)] for p in self.paths],
+      'files': [
+        [os.path.relpath(path, root), *storage.checksum(path)]
+        for path in self.paths
+      ],
       'document': self.document,
       'field': self.field if any(map(JSON.search, self.paths)) else None,
     }
@@ -268,19 +273,6 @@ def _json_text(line, place, field, report):
     report.bad(f'{place()}:{e.start + 1}')
     text = re.sub('[\ud800-\udfff]', '\ufffd', text)
   return text
-
-
-def _digest(path):
-  """Size and sha256 of a local file, size and CRC-32C of a remote one.
-
-  An object store tells the latter, so that no corpus is read at each start.
-  """
-  if not storage.is_local(path):
-    size, crc = storage.checksum(path)
-    return size, f'crc32c {crc:08x}'
-  with open(path, 'rb') as f:
-    digest = hashlib.file_digest(f, 'sha256').hexdigest()
-    return f.tell(), digest
 
 
 # -- TensorFlow datasets ------------------------------------------------------
