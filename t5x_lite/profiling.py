@@ -56,12 +56,12 @@ class Profile:
     window = self._window
     if window is None or not window.start <= number <= window.last:
       return step_fn(*arguments)
-    if number == window.start:
+    if self._scratch is None:
       self._scratch = tempfile.TemporaryDirectory(prefix='t5x_lite.')
       jax.profiler.start_trace(self._scratch.name)
     with jax.profiler.StepTraceAnnotation('train', step_num=number):
       found = step_fn(*arguments)
-    if number == window.last and self._scratch is not None:
+    if number == window.last:
       jax.block_until_ready(found)
       self._stop()
     return found

@@ -56,32 +56,58 @@ def names(server, bucket):
   return lambda: server.names(bucket.removeprefix('gs://'))
 
 
-@pytest.fixture
+@pytest.fixture(scope='module')
 def text():
   """A short corpus."""
   return '\n\n'.join(pydoc_data.topics.topics.values())[:40_000].encode()
 
 
-@pytest.fixture
-def train(bucket, text, undisturbed, tmp_path, monkeypatch, capsys):
-  """Trains the small run in the bucket, with a cache of the test's own."""
-  storage.write_bytes(f'{bucket}/my.txt', text)
+SETTINGS = {'Checkpoints__every': 2, 'Transformer__vocab_size': 512}
 
+
+@pytest.fixture(scope='module')
+def undisturbed(tmp_path_factory, text):
+  """The same run on the local disk, beside its corpus and vocabulary."""
+  folder = tmp_path_factory.mktemp('undisturbed')
+  (folder / 'my.txt').write_bytes(text)
+  corpus, model = f'--corpus={folder}/my.txt', f'{folder}/my.model'
+  assert cli.main(['vocab', corpus, '--size=500', f'--output={model}']) == 0
+  options = [
+    corpus,
+    f'--workdir={folder}/run',
+    f'--gin.Data.vocabulary={model}',
+  ]
+  assert cli.main(['train', *options, *runs.options(**SETTINGS)]) == 0
+  return folder
+
+
+def options(bucket, **settings):
+  """Those of the same run in a bucket."""
+  return {
+    '--workdir': f'{bucket}/run',
+    '--corpus': f'{bucket}/my.txt',
+    '--gin.Data.store': f'{bucket}/stores',
+    '--gin.Data.vocabulary': f'{bucket}/my.model',
+  } | dict(x.split('=', 1) for x in runs.options(**SETTINGS | settings))
+
+
+@pytest.fixture
+def train(bucket, undisturbed, tmp_path, monkeypatch, capsys):
+  """Trains the small run in the bucket, with a cache of the test's own."""
+  for name in ('my.txt', 'my.model'):
+    storage.upload(undisturbed / name, storage.path(bucket) / name)
   compiled = storage.cache_dir() / 'compiled'
 
-  def run(*more, code=0, cache='cache', **settings):
+  def run(option=None, code=0, cache='cache', **settings):
     (tmp_path / cache).mkdir(exist_ok=True)
     if not (tmp_path / cache / 'compiled').exists():
       (tmp_path / cache / 'compiled').symlink_to(compiled)
     monkeypatch.setenv('T5X_LITE_CACHE', str(tmp_path / cache))
-    options = {
-      '--workdir': f'{bucket}/run',
-      '--corpus': f'{bucket}/my.txt',
-      '--gin.Data.store': f'{bucket}/stores',
-    }
-    options |= dict(option.split('=', 1) for option in more)
-    joined = [f'{name}={value}' for name, value in options.items()]
-    return command(capsys, 'train', *runs.options(**settings), *joined)(code)
+    given = options(bucket, **settings)
+    if option:
+      given |= [option.split('=', 1)]
+    joined = [f'{name}={value}' for name, value in given.items()]
+    return command(capsys, 'train', *joined)(code)
 
   return run
 
@@ -100,110 +126,78 @@ def command(capsys, *arguments):
   return run
 
 
-@pytest.fixture(scope='module')
-def undisturbed(tmp_path_factory):
-  """The same run on the local disk."""
-  folder = tmp_path_factory.mktemp('undisturbed')
-  topics = '\n\n'.join(pydoc_data.topics.topics.values())[:40_000]
-  (folder / 'my.txt').write_text(topics)
-  options = [f'--corpus={folder}/my.txt', f'--workdir={folder}/run']
-  assert cli.main(['train', *options, *runs.options()]) == 0
-  return folder / 'run'
-
-
 def assert_undisturbed(bucket, undisturbed):
   """The same bits, and the same lines of metrics."""
   workdir = storage.path(f'{bucket}/run')
-  runs.assert_same_state(workdir, undisturbed, 6)
+  runs.assert_same_state(workdir, undisturbed / 'run', 6)
   assert [
     line
     for line in runs.metrics(workdir)  # measured where it ended, too
     if line['split'] == 'train' or line['step'] in (0, 6)
-  ] == runs.metrics(undisturbed)
+  ] == runs.metrics(undisturbed / 'run')
 
 
-def test_a_run_in_a_bucket_is_as_one_on_the_disk(
-  train, bucket, names, undisturbed, tmp_path, capsys
-):
-  train(Run__steps=4)
-  said = train(cache='of-another-machine')
-  assert 'going on from step 4' in said and 'tokenis' not in said
-  assert_undisturbed(bucket, undisturbed)
-  found = names()
-  assert 'run/lock' not in found and 'run/config.json' in found
-  for folder in ('stores/my-', 'run/tensorboard/train/events.out.tfevents'):
-    assert any(name.startswith(folder) for name in found)
-  workdir = f'{bucket}/run'
-  said = command(capsys, 'evaluate', f'--workdir={workdir}')()
-  assert 'run/evaluation/validation-6.json' in names() and '/eval' in said
-  storage.write_text(f'{bucket}/in.txt', 'To be <extra_id_0>\n')
-  asked = 'infer', f'--input={bucket}/in.txt', '--length=8'
-  said = command(capsys, *asked, f'--workdir={workdir}')()
-  assert json.loads(said)['inputs'] == 'To be <extra_id_0>'
-  # Copied to a disk, it is the same, and as well checked.
-  copy = tmp_path / 'copy'
-  for name in names():
-    if name.startswith('run/'):
-      (copy / name).parent.mkdir(parents=True, exist_ok=True)
-      storage.download(f'{bucket}/{name}', copy / name)
-  again = command(capsys, *asked, f'--workdir={copy}/run')()
-  assert json.loads(again) == json.loads(said)
-
-
-def test_a_vocabulary_in_a_bucket(train, bucket, names, capsys):
-  model = f'{bucket}/my.model'
-  command(
-    capsys,
-    'vocab',
-    f'--corpus={bucket}/my.txt',
-    '--size=500',
-    f'--output={model}',
-  )()
-  train(
-    f'--gin.Data.vocabulary={model}', Transformer__vocab_size=512, Run__steps=1
-  )
-  assert 'run/vocabulary.model' in names()
-  assert 'tokenis' not in train(  # by a vocabulary that is elsewhere now
-    f'--gin.Data.vocabulary={bucket}/run/vocabulary.model',
-    Transformer__vocab_size=512,
-    Run__steps=2,
-  )
-
-
-@pytest.mark.parametrize(
-  'during',
-  [
-    pytest.param('state/', marks=pytest.mark.faults),
-    'manifest.json',
-    pytest.param('commit_success', marks=pytest.mark.faults),
-  ],
-)
-def test_a_run_that_is_killed_while_it_saves(
-  train, bucket, names, server, undisturbed, during
-):
-  """The same command goes on at once: the lock's holder is known to be dead."""
-  train(Run__steps=1)
-  fault = server.fail(f'POST .*checkpoints/3/{during}', slow=600.0)
+def kill(server, bucket, request):
+  """Starts the run, and kills it amid a request."""
+  fault = server.fail(f'POST .*name=run/checkpoints/{request}', slow=600.0)
   process = runs.start(
     'train',
-    f'--workdir={bucket}/run',
-    f'--corpus={bucket}/my.txt',
-    *runs.options(),
+    *(f'{name}={value}' for name, value in options(bucket).items()),
+    JAX_NUM_CPU_DEVICES='8',  # as here: other sums have other last bits
     T5X_LITE_CACHE=str(storage.cache_dir()),
   )
-  until = time.monotonic() + 120
+  until = time.monotonic() + 200
   while not fault.met and process.poll() is None and time.monotonic() < until:
     time.sleep(0.02)
   process.send_signal(signal.SIGKILL)
   code, output = runs.finish(process)
   assert code == 137 and fault.met, output
+
+
+def test_a_killed_run_in_a_bucket_ends_as_one_on_the_disk(
+  train, bucket, names, server, undisturbed, tmp_path, capsys
+):
+  kill(server, bucket, '4/manifest.json')
   assert 'run/lock' in names()
-  said = train()
-  assert 'going on from step 1' in said and 'waiting' not in said
+  said = train(cache='of-another-machine')
+  # The lock's holder is known to be dead; the store is there.
+  assert 'going on from step 2' in said
+  assert 'waiting' not in said and 'tokenis' not in said
   assert_undisturbed(bucket, undisturbed)
-  kept = [name for name in names() if name.startswith('run/checkpoints/3/')]
-  assert 'run/checkpoints/3/commit_success.txt' in kept
-  assert 'run/lock' not in names()
+  found = names()
+  for name in (
+    'config.json',
+    'vocabulary.model',
+    'checkpoints/4/manifest.json',
+  ):
+    assert f'run/{name}' in found
+  assert 'run/lock' not in found
+  workdir = f'{bucket}/run'
+  command(capsys, 'evaluate', f'--workdir={workdir}')()
+  assert 'run/evaluation/validation-6.json' in names()
+  storage.write_text(f'{bucket}/in.txt', 'To be <extra_id_0>\n')
+  asked = 'infer', f'--input={bucket}/in.txt', '--length=8'
+  said = command(capsys, *asked, f'--workdir={workdir}')()
+  assert json.loads(said)['inputs'] == 'To be <extra_id_0>'
+  # Copied to a disk, it is the same, and as well checked.
+  for name in names():
+    if name.startswith('run/'):
+      (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+      storage.download(f'{bucket}/{name}', tmp_path / name)
+  again = command(capsys, *asked, f'--workdir={tmp_path}/run')()
+  assert json.loads(again) == json.loads(said)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+  'request_', ['2/state/', '4/state/.*d/', '4/position', '4/commit_success']
+)
+def test_a_run_killed_at_other_times(
+  train, bucket, server, undisturbed, request_
+):
+  kill(server, bucket, request_)
+  train()
+  assert_undisturbed(bucket, undisturbed)
 
 
 # -- what passes --------------------------------------------------------------
@@ -229,9 +223,9 @@ def test_a_run_meets_every_fault(train, bucket, server, undisturbed):
     'POST .*name=stores/.*tokens',
     'POST .*name=run/lock',
     'POST .*name=run/metrics',
-    'POST .*checkpoints/3/state/.*/d/',
+    'POST .*checkpoints/4/state/.*/d/',
     'POST .*checkpoints/6/manifest.json',
-    'POST .*checkpoints/3/commit_success',
+    'POST .*checkpoints/4/commit_success',
   )
   train(Run__steps=3)
   train()

@@ -1,8 +1,12 @@
 """Metrics in files, TensorBoard and Weights & Biases."""
 
+import importlib.machinery
+import importlib.util
 import json
 import math
 import struct
+import sys
+import types
 
 import pytest
 
@@ -91,3 +95,101 @@ def events(file):
     (size,) = struct.unpack('<Q', content[:8])
     yield event_pb2.Event.FromString(content[12 : 12 + size])
     content = content[16 + size :]
+
+
+# -- Weights & Biases ---------------------------------------------------------
+
+
+class FakeWandb(types.ModuleType):
+  """What of it is used; keeps the runs and what they were told."""
+
+  class Error(Exception):
+    """Theirs."""
+
+  class Settings(dict):
+    """Theirs."""
+
+  def __init__(self, runs, refused=None):
+    super().__init__('wandb')
+    self.runs, self.refused = runs, refused
+    self.__spec__ = importlib.machinery.ModuleSpec('wandb', None)
+
+  def init(self, *, project, id, resume, config, **_):  # noqa: A002
+    if self.refused:
+      raise self.Error(self.refused)
+    assert resume == 'allow'
+    run = self.runs.setdefault(
+      (project, id),
+      types.SimpleNamespace(step=0, lines=[], codes=[], config=config),
+    )
+
+    def log(numbers, step):
+      run.lines.append((step, numbers))
+      run.step = step
+
+    run.log, run.finish = log, lambda exit_code: run.codes.append(exit_code)
+    return run
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+  found = FakeWandb({})
+  monkeypatch.setitem(sys.modules, 'wandb', found)
+  return found
+
+
+SINKS = metrics.Sinks(tensorboard=False, wandb_project='mine')
+
+
+def test_wandb_goes_on_with_the_run_and_logs_no_step_twice(wandb, tmp_path):
+  with metrics.Metrics(tmp_path, 0, SINKS, {'steps': 4}) as writer:
+    for step in (1, 2, 3):
+      writer.write(step, 'train', {'loss': step})
+    writer.write(3, 'validation', {'loss': 9.0})
+  with metrics.Metrics(tmp_path, 1, SINKS, {'steps': 4}) as writer:
+    for step in (2, 3, 4):
+      writer.write(step, 'train', {'loss': step})
+    writer.write(3, 'validation', {'loss': 9.0})
+  [((project, id_), run)] = wandb.runs.items()
+  assert project == 'mine' and run.config == {'steps': 4}
+  assert json.loads((tmp_path / 'wandb.json').read_text())['id'] == id_
+  assert run.lines == [
+    (1, {'train/loss': 1.0}),
+    (2, {'train/loss': 2.0}),
+    (3, {'train/loss': 3.0}),
+    (3, {'validation/loss': 9.0}),
+    (4, {'train/loss': 4.0}),
+  ]
+  assert run.codes == [0, 0]
+  assert not (tmp_path / 'tensorboard').exists()
+
+
+def test_wandb_is_told_of_a_failure(wandb, tmp_path):
+  with pytest.raises(KeyError), metrics.Metrics(tmp_path, 0, SINKS):
+    raise KeyError
+  [run] = wandb.runs.values()
+  assert run.codes == [1]
+
+
+def test_who_is_not_logged_in_to_wandb_is_told(wandb, tmp_path):
+  wandb.refused = 'no API key'
+  with pytest.raises(errors.ConfigError, match='no API key.*wandb login'):
+    metrics.Metrics(tmp_path, 0, SINKS)
+
+
+def test_without_wandb_it_is_one_message(monkeypatch):
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda _: None)
+  with pytest.raises(errors.ConfigError, match=r't5x_lite\[wandb\]'):
+    SINKS.check()
+  metrics.Sinks().check()
+
+
+def test_wandb_itself_offline(monkeypatch, tmp_path):
+  pytest.importorskip('wandb', reason="pip install '.[wandb]' runs it")
+  monkeypatch.setenv('WANDB_MODE', 'offline')
+  for begin in (0, 2):
+    with metrics.Metrics(tmp_path, begin, SINKS, {'steps': 4}) as writer:
+      writer.write(begin + 1, 'train', {'loss': 1.0})
+  found = [p.name for p in (tmp_path / 'wandb').glob('offline-run-*')]
+  id_ = json.loads((tmp_path / 'wandb.json').read_text())['id']
+  assert found and all(name.endswith(id_) for name in found)
