@@ -126,12 +126,10 @@ def make_parser():
     help='trace so many steps, for TensorBoard',
   )
   add(
-    '--tensorboard',
+    '--no_tensorboard',
     action='store_true',
-    default=True,
-    help='write metrics for TensorBoard, too; the default',
+    help='write no metrics for TensorBoard',
   )
-  add('--no_tensorboard', action='store_false', dest='tensorboard')
   add(
     '--wandb_project',
     metavar='NAME',

@@ -56,7 +56,7 @@ def train(options):
     return 0
   if not options.workdir:
     raise errors.ConfigError('no --workdir', fix='--workdir=runs/NAME')
-  sinks = metrics.Sinks(options.tensorboard, options.wandb_project)
+  sinks = metrics.Sinks(not options.no_tensorboard, options.wandb_project)
   sinks.check()
   window = options.profile and profiling.Window(*options.profile)
   if window:
