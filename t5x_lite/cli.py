@@ -11,8 +11,8 @@ import sys
 import t5x_lite
 from t5x_lite import allocator
 from t5x_lite import errors
+from t5x_lite import objects
 
-REMOTE = ('aiohttp', 'gcsfs', 'google', 'requests', 'tensorflow')
 TAKES_RECIPE = ('train', 'vocab', 'inspect')
 
 EXAMPLES = {
@@ -229,7 +229,7 @@ def main(argv=None):
     return code
   except Exception as e:
     # What reaches gs://, or reads TensorFlow datasets, has its own errors.
-    remote = type(e).__module__.partition('.')[0] in REMOTE
+    remote = objects.is_fault(e) or type(e).__module__.startswith('tensorflow.')
     if not (remote or isinstance(e, (errors.UserError, OSError))):
       raise
     if isinstance(e, OSError) and sys.stdout is sys.__stdout__:

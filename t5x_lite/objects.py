@@ -51,11 +51,15 @@ def filesystem():
 
 def is_fault(error):
   """Whether an exception is one of this storage, or of the way to it."""
-  return type(error).__module__.partition('.')[0] in (
-    'aiohttp',
-    'gcsfs',
-    'google',
-    'requests',
+  return f'{type(error).__module__}.'.startswith(
+    (
+      'aiohttp.',
+      'gcsfs.',
+      'google.api_core.',
+      'google.auth.',
+      'google.cloud.',
+      'requests.',
+    )
   )
 
 

@@ -73,5 +73,5 @@ class Profile:
     self._scratch = None
     self._say(
       f'profiled into {self._folder}; `tensorboard --logdir={self._folder}` '
-      'shows it, with the plugin tensorboard-plugin-profile'
+      'shows it (pip install tensorboard xprof)'
     )
