@@ -207,7 +207,7 @@ def fit(run, workdir, say=print, sinks=metrics.DEFAULT, window=None):
     record = records.record(run)
     with (
       StopSignals() as stop,
-      storage.lock(workdir),
+      storage.lock(workdir / 'lock'),
       checkpoints.Checkpoints(workdir, run.checkpoints) as saver,
     ):
       begin = resumable(run, record, saver, say)

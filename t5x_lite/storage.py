@@ -104,24 +104,29 @@ def make_folder(folder):
 
 
 @contextlib.contextmanager
-def lock(folder):
-  """Keeps other processes out of a folder meanwhile.
+def lock(file, wait=False):
+  """Keeps other processes out meanwhile, by a file.
 
-  Of a local folder, those of this machine: the kernel lets go when the process
+  By a local one, those of this machine: the kernel lets go when the process
   ends, however it ends. See `objects.lock` for `gs://`.
+
+  Args:
+    file: made if it is not there.
+    wait: until it is free, of a local file; else a StorageError says who holds
+      it.
   """
-  if not is_local(folder):
-    with objects.lock(path(folder) / 'lock'):
+  if not is_local(file):
+    with objects.lock(path(file)):
       yield
     return
-  with open(path(folder) / 'lock', 'a+', encoding='utf-8') as f:
+  with open(path(file), 'a+', encoding='utf-8') as f:
     try:
-      fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as e:
       f.seek(0)
       raise errors.StorageError(
         'another process trains here',
-        where=folder,
+        where=path(file).parent,
         got=f.read().strip() or None,
         fix='wait for it, stop it, or choose another --workdir',
       ) from e

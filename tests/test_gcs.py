@@ -431,16 +431,16 @@ def test_f22_a_workdir_is_kept_from_other_machines(
   bucket, names, hurried, monkeypatch
 ):
   host = platform.node()
-  with storage.lock(f'{bucket}/run'):
+  with storage.lock(f'{bucket}/run/lock'):
     elsewhere(monkeypatch)
     with (
       pytest.raises(errors.StorageError, match=f'another process.* on {host}'),
-      storage.lock(f'{bucket}/run'),
+      storage.lock(f'{bucket}/run/lock'),
     ):
       pass
     assert 'run/lock' in names()
   assert 'run/lock' not in names()
-  with storage.lock(f'{bucket}/run'):
+  with storage.lock(f'{bucket}/run/lock'):
     pass
 
 
@@ -450,7 +450,7 @@ def test_a_lock_without_signs_of_life_is_taken_over(
   holder = {'process': 1, 'host': 'gone', 'id': 'x'}
   storage.write_text(f'{bucket}/run/lock', json.dumps(holder))
   begun = time.monotonic()
-  with storage.lock(f'{bucket}/run'):
+  with storage.lock(f'{bucket}/run/lock'):
     assert time.monotonic() - begun > 1.5
   assert 'process 1 on gone' in capsys.readouterr().out
 
@@ -459,7 +459,7 @@ def test_whoever_lost_the_lock_ends(bucket, hurried):
   left = []
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(objects.os, '_exit', left.append)
-    with storage.lock(f'{bucket}/run'):
+    with storage.lock(f'{bucket}/run/lock'):
       holder = {'process': 1, 'host': 'faster', 'id': 'x'}
       storage.write_text(f'{bucket}/run/lock', json.dumps(holder))
       until = time.monotonic() + 10
@@ -471,7 +471,7 @@ def test_whoever_lost_the_lock_ends(bucket, hurried):
 
 def test_a_lock_is_taken_in_spite_of_faults(bucket, server):
   faults = each(server, 'POST .*name=run/lock', 'GET .*run/lock')
-  with storage.lock(f'{bucket}/run'):
+  with storage.lock(f'{bucket}/run/lock'):
     assert_met(faults)
 
 

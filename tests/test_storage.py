@@ -116,10 +116,10 @@ def test_a_publication_does_not_replace_what_another_published(tmp_path):
 def test_a_lock_keeps_others_out_until_it_is_let_go(tmp_path):
   held_by = f'process {os.getpid()} on'
   with (
-    storage.lock(tmp_path),
+    storage.lock(tmp_path / 'lock'),
     pytest.raises(errors.StorageError, match=held_by),
-    storage.lock(tmp_path),
+    storage.lock(tmp_path / 'lock'),
   ):
     pass
-  with storage.lock(tmp_path):
+  with storage.lock(tmp_path / 'lock'):
     pass
