@@ -413,6 +413,19 @@ def test_a_name_that_leaves_the_folder_is_refused(build, monkeypatch, tmp_path):
   assert os.listdir(tmp_path / 'two' / 'stores') == []
 
 
+def test_bytes_that_change_on_the_way_are_noticed(bucket, server, tmp_path):
+  name, place = bucket.removeprefix('gs://'), storage.path(f'{bucket}/a')
+  storage.write_bytes(place, b'as sent')
+  storage.download(place, tmp_path / 'a')
+  assert (tmp_path / 'a').read_bytes() == b'as sent'
+  entry = server.storage.get_file_obj(name, 'a')
+  server.storage.patch_object(name, 'a', entry | {'crc32c': 'AAAAAA=='})
+  with pytest.raises(errors.StorageError, match='other bytes than are stored'):
+    storage.download(place, tmp_path / 'a')
+  with pytest.raises(errors.StorageError), storage.as_local(place):
+    pass
+
+
 # -- one process a workdir ----------------------------------------------------
 
 

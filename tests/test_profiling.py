@@ -1,4 +1,6 @@
 import dataclasses
+import gzip
+import json
 
 import jax
 import jax.numpy as jnp
@@ -34,13 +36,13 @@ def test_a_window_of_steps_is_traced(tmp_path):
 
 def numbers(file):
   """The numbers of the steps that are annotated in a trace."""
-  data = jax.profiler.ProfileData.from_file(str(file))
+  # jax.profiler.ProfileData of jax 0.12 aborts on some of them.
+  [file] = file.parent.glob('*.trace.json.gz')
+  events = json.loads(gzip.decompress(file.read_bytes()))['traceEvents']
   return {
-    dict(event.stats)['step_num']
-    for plane in data.planes
-    for line in plane.lines
-    for event in line.events
-    if event.name == 'train'
+    int(event['args']['step_num'])
+    for event in events
+    if event.get('name') == 'train'
   }
 
 
