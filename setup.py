@@ -14,6 +14,7 @@ BESIDE = {
   't5x_lite.gin': 'gin',
 }
 JAX = '>=0.10.2,<0.13'
+GCS = ['gcsfs>=2026.9']
 
 setuptools.setup(
   name='t5x_lite',
@@ -44,14 +45,23 @@ setuptools.setup(
     'array_record>=0.8.6,<0.9',
     'grain>=0.2.18,<0.3',
     'etils[epath]>=1.15,<2',
+    'fsspec>=2026.9',
+    'google-crc32c>=1.8,<2',
     'rich>=15,<16',
     'tensorboardX>=2.6.5,<3',
     'matplotlib>=3.11,<4',
   ],
   extras_require={
+    'gcs': GCS,
+    'wandb': ['wandb>=0.27,<1'],
     'tpu': [f'jax[tpu]{JAX}'],  # brings the libtpu that this jax asks for
     'gpu': [f'jax[cuda12]{JAX}'],
-    'test': ['pytest>=9.2,<10', 'ruff>=0.17,<0.18'],
+    'test': [
+      'pytest>=9.2,<10',
+      'ruff>=0.17,<0.18',
+      *GCS,
+      'gcp-storage-emulator>=2026.7.19',
+    ],
     'oracle': ['torch==2.13.0', 'transformers==4.57.6'],
   },
 )

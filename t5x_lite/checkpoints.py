@@ -2,17 +2,15 @@
 
 A step is the folder `<workdir>/checkpoints/<step>`: the arrays in `state`, the
 place in the data in `position`, the resolved recipe in `record`, what was
-measured at it in `measured`, and `manifest.json` with the size and CRC-32 of
+measured at it in `measured`, and `manifest.json` with the size and CRC-32C of
 each file in these. Orbax's arrays carry no checksum of their own: it fixes the
 codecs of Zarr 3.
 """
 
 import contextlib
 import json
-import logging
 import os
 import re
-import sys
 
 import jax
 import numpy as np
@@ -21,6 +19,7 @@ import orbax.checkpoint as ocp
 from t5x_lite import best
 from t5x_lite import errors
 from t5x_lite import manifest
+from t5x_lite import noise
 from t5x_lite import processes
 from t5x_lite import storage
 
@@ -29,6 +28,8 @@ _DAMAGED = (
   'delete this step to go on from the one before, or name another by --step'
 )
 _SHOWN = 8  # arrays in the table of an error
+
+noise.silence()
 
 
 class Checkpoints:
@@ -189,16 +190,27 @@ class Checkpoints:
       yield
     except Exception as e:
       failed = self.folder / str(self._newest)
-      for entry in self.folder.iterdir():
-        if entry.name.startswith(f'{failed.name}{ocp.utils.TMP_DIR_SUFFIX}'):
-          entry.rmtree(missing_ok=True)
+      with contextlib.suppress(Exception):  # the first fault is told
+        self._remove(failed)
       self._newest = None
       raise errors.StorageError(
         'save failed', where=failed, got=_reason(e), fix=self._advice()
       ) from e
 
+  def _remove(self, failed):
+    """Removes what a failed save left; in a bucket it has no other name."""
+    hidden = f'{failed.name}{ocp.utils.TMP_DIR_SUFFIX}'
+    for entry in self.folder.iterdir():
+      if entry.name.startswith(hidden) or (
+        entry.name == failed.name and not ocp.path.step.is_path_finalized(entry)
+      ):
+        entry.rmtree(missing_ok=True)
+
   def _advice(self):
-    latest = max(self.steps(), default=None)  # one process may be here alone
+    try:
+      latest = max(self.steps(), default=None)  # one process may be here
+    except Exception:  # the storage is out of reach
+      return 'mend the way to the storage, and run again'
     safe = 'no step is' if latest is None else f'step {latest} is'
     return f'make room or mend the folder, and run again; {safe} safe'
 
@@ -368,28 +380,4 @@ def _reason(error):
   code = re.search(r"os_error_code='(\d+)'", str(error))
   if code:
     return os.strerror(int(code[1]))
-  return getattr(error, 'strerror', None) or error
-
-
-def _is_news(record):
-  """Whether a log record is not the traceback of a save that failed.
-
-  Orbax prints one for each of its threads; `_failures` says it once.
-  """
-  return not (record.exc_info and f'{os.sep}orbax{os.sep}' in record.pathname)
-
-
-logging.getLogger('absl').addFilter(_is_news)
-
-
-def _tell_unraisable(fault, tell=sys.unraisablehook):
-  """Python's hook, but for what follows from a write that failed.
-
-  Orbax then closes its event loop while TensorStore's threads still report to
-  it, and each of them prints a traceback.
-  """
-  if str(fault.exc_value) != 'Event loop is closed':
-    tell(fault)
-
-
-sys.unraisablehook = _tell_unraisable
+  return getattr(error, 'strerror', None) or ' '.join(str(error).split())

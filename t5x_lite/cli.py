@@ -12,6 +12,7 @@ import sys
 import t5x_lite
 from t5x_lite import allocator
 from t5x_lite import errors
+from t5x_lite import objects
 from t5x_lite import processes
 
 TAKES_RECIPE = ('train', 'vocab', 'inspect')
@@ -21,7 +22,7 @@ TASK_MODULE = {
   'action': 'append',
   'default': [],
   'metavar': 'NAME',
-  'help': 'Python module to run, which registers SeqIO tasks; repeatable',
+  'help': 'module to run, which registers SeqIO tasks',
 }
 EXAMPLES = {
   'quickstart': 't5x_lite quickstart --workdir=runs/quickstart',
@@ -97,6 +98,16 @@ def shard(text):
   return found
 
 
+def window(text):
+  """(first step, how many) of `START:COUNT`."""
+  start, colon, count = text.partition(':')
+  if not colon:
+    raise argparse.ArgumentTypeError(
+      f'got {text!r}, expected START:COUNT, such as 10:5'
+    )
+  return positive(start), positive(count)
+
+
 def make_parser():
   """(the parser, {command: its own parser})."""
   top = Parser(
@@ -155,6 +166,23 @@ def make_parser():
     default=3600,
     metavar='SECONDS',
     help='a step that takes longer ends the run; default: 3600',
+  )
+
+  add(
+    '--profile',
+    type=window,
+    metavar='START:COUNT',
+    help='trace so many steps, for TensorBoard',
+  )
+  add(
+    '--no_tensorboard',
+    action='store_true',
+    help='write no metrics for TensorBoard',
+  )
+  add(
+    '--wandb_project',
+    metavar='NAME',
+    help='log metrics to Weights & Biases, too',
   )
 
   add = command('evaluate', 'measures a model on held-out documents and tasks')
@@ -342,8 +370,8 @@ def main(argv=None):
     processes.leave()
     return code
   except Exception as e:
-    # TensorFlow, which reads gs://, has errors of its own.
-    remote = type(e).__module__.startswith('tensorflow.')
+    # What reaches gs://, or reads TensorFlow datasets, has its own errors.
+    remote = objects.is_fault(e) or type(e).__module__.startswith('tensorflow.')
     if not (remote or isinstance(e, (errors.UserError, OSError))):
       processes.crash(e)
       raise
@@ -355,13 +383,12 @@ def main(argv=None):
     if '--debug' in argv:
       raise
     notes = getattr(e, '__notes__', ())  # what else went wrong
-    if isinstance(e, OSError):
+    if remote or isinstance(e, OSError):
       e = errors.StorageError(
-        'cannot read or write', where=e.filename, got=e.strerror or e
+        'cannot read or write',
+        where=getattr(e, 'filename', None),
+        got=getattr(e, 'strerror', None) or ' '.join(str(e).split()),
       )
-    elif remote:
-      text = ' '.join(str(e).split())
-      e = errors.StorageError('cannot read or write', got=text)
     text = '\n'.join([str(e), *notes])
     processes.fail(e, text)  # returns in a run of one process
     if not getattr(e, 'told', False):

@@ -15,9 +15,11 @@ from t5x_lite import errors
 from t5x_lite import fit as fitting
 from t5x_lite import infer as inference
 from t5x_lite import lines as inputs
+from t5x_lite import metrics
 from t5x_lite import models
 from t5x_lite import partitioning
 from t5x_lite import processes
+from t5x_lite import profiling
 from t5x_lite import quickstart as guided
 from t5x_lite import recipes as installed
 from t5x_lite import record
@@ -102,10 +104,21 @@ def train(options):
     return 0
   if not options.workdir:
     raise errors.ConfigError('no --workdir', fix='--workdir=runs/NAME')
+  sinks = metrics.Sinks(not options.no_tensorboard, options.wandb_project)
+  sinks.check()
+  window = options.profile and profiling.Window(*options.profile)
+  if window:
+    window.check(run.steps)
   meet(options, run)
   data.tasks.import_modules(options.task_module, processes.say)
   keep_compiled()
-  return fitting.fit(run, options.workdir, step_timeout=options.step_timeout)
+  return fitting.fit(
+    run,
+    options.workdir,
+    sinks=sinks,
+    window=window,
+    step_timeout=options.step_timeout,
+  )
 
 
 def launch(options):

@@ -1,13 +1,13 @@
 """Checksums of a folder's files, in a `manifest.json` beside them."""
 
 import json
-import zlib
+
+import google_crc32c
 
 from t5x_lite import errors
 from t5x_lite import storage
 
 _NAME = 'manifest.json'
-_BLOCK = 1 << 20  # bytes read at a time
 
 
 def write(folder, parts):
@@ -50,36 +50,23 @@ def fingerprint(folder, fix):
 
 
 def _fingerprints(folder, parts):
-  """Bytes and CRC-32 of each file under some sub-folders."""
-  pending = list(parts)
-  found = {}
-  while pending:
-    name = pending.pop()
-    entry = folder / name
-    if entry.is_dir():
-      pending += [f'{name}/{child.name}' for child in entry.iterdir()]
-    elif entry.exists():
-      found[name] = _fingerprint(entry)
-  return found
-
-
-def _fingerprint(file):
-  size = crc = 0
-  with file.open('rb') as f:
-    while block := f.read(_BLOCK):
-      size, crc = size + len(block), zlib.crc32(block, crc)
-  return [size, crc]
+  """Bytes and CRC-32C of each file under some sub-folders."""
+  return {
+    f'{part}/{name}': list(fingerprint)
+    for part in parts
+    for name, fingerprint in storage.checksums(folder / part).items()
+  }
 
 
 def _describe(fingerprint):
   if fingerprint is None:
     return 'no file'
-  return '{} bytes of CRC-32 {:08x}'.format(*fingerprint)
+  return '{} bytes of CRC-32C {:08x}'.format(*fingerprint)
 
 
 def _seal(files):
   """The checksum of the list itself."""
-  return zlib.crc32(json.dumps(files, sort_keys=True).encode())
+  return google_crc32c.value(json.dumps(files, sort_keys=True).encode())
 
 
 def _read(folder, fix):

@@ -19,6 +19,7 @@ from t5x_lite import fit
 from t5x_lite import flops
 from t5x_lite import infer
 from t5x_lite import measures
+from t5x_lite import metrics
 from t5x_lite import reporting
 from t5x_lite import storage
 
@@ -95,7 +96,7 @@ def show_blanks(predictor, store, console):
 
 def show_summary(spec, workdir, after, picture, recipe, console):
   """One screen: what was reached, how fast, where it is, what to try."""
-  lines = reporting.read_metrics(workdir)
+  lines = metrics.read(workdir)
   before = next(m for m in lines if m['split'] == 'validation')
   steps = [m for m in lines if m['split'] == 'train']
 

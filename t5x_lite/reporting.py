@@ -1,152 +1,15 @@
-"""What a run tells: metrics in files and on the screen, and a picture."""
+"""What a run shows: its progress on the screen, and a picture of its losses."""
 
 import contextlib
 import io
-import json
-import math
 import os
 import sys
 import time
 
 import numpy as np
 
-from t5x_lite import errors
+from t5x_lite import metrics as metrics_files
 from t5x_lite import storage
-
-_METRICS = 'metrics.jsonl'
-_NOT_IN_JSON = ('nan', 'inf', '-inf')  # written as strings
-
-
-class Metrics:
-  """Writes the metrics of a run, as a context manager.
-
-  A line of `<workdir>/metrics.jsonl` is one step of one split:
-  `{"step": 200, "split": "train", "loss": 5.43, ...}`. Floats read back as the
-  same bits; not-a-number and the infinities are "nan", "inf" and "-inf". A
-  local workdir has the same in `tensorboard/<split>`.
-  """
-
-  def __init__(self, workdir, step):
-    """Cuts a run's metrics back to where it goes on from.
-
-    Args:
-      workdir: the run directory, local or remote.
-      step: the step that was restored, or 0 to start afresh; lines after it
-        are dropped, since they will be written again.
-    """
-    self._workdir = storage.path(workdir)
-    self._step = step
-    self._boards = {}
-    file = self._workdir / _METRICS
-    if file.exists():
-      kept = [json.dumps(line) for line in _lines(file) if line['step'] <= step]
-      text = ''.join(f'{line}\n' for line in kept) if step else ''
-      storage.write_text(file, text)
-
-  def __enter__(self):
-    return self
-
-  def __exit__(self, *_):
-    for board in self._boards.values():
-      board.close()
-
-  def write(self, step, split, values):
-    """Adds what was measured at a step of a split: numbers by name."""
-    numbers = {name: float(value) for name, value in values.items()}
-    line = {'step': step, 'split': split} | {
-      name: value if math.isfinite(value) else str(value)
-      for name, value in numbers.items()
-    }
-    storage.append_text(self._workdir / _METRICS, f'{json.dumps(line)}\n')
-    if storage.is_local(self._workdir):
-      if split not in self._boards:
-        folder = self._workdir / 'tensorboard' / split
-        self._boards[split] = Board(folder, self._step)
-      self._boards[split].write(step, numbers)
-
-
-class Board:
-  """Writes numbers for TensorBoard, whole steps at once.
-
-  TensorBoardX's own `SummaryWriter` does so in a thread: what it holds dies
-  with the process, and no one hears of a full disk.
-  """
-
-  def __init__(self, folder, step):
-    """Begins a file; of older ones TensorBoard drops what is after a step."""
-    from tensorboardX import event_file_writer
-    from tensorboardX.proto import event_pb2
-
-    self._folder = storage.make_folder(folder)
-    # Else two starts in one second write the same file.
-    suffix = f'.{os.getpid()}.{step}'
-    with self._failures():
-      self._file = event_file_writer.EventsWriter(
-        str(folder / 'events'), suffix
-      )
-      self._add(
-        step + 1 if step else 0,
-        session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START),
-      )
-
-  def _add(self, step, **what):
-    from tensorboardX.proto import event_pb2
-
-    self._file.write_event(
-      event_pb2.Event(wall_time=time.time(), step=step, **what)
-    )
-
-  @contextlib.contextmanager
-  def _failures(self):
-    try:
-      yield
-    except OSError as e:
-      raise errors.StorageError(
-        'cannot write', where=self._folder, got=e
-      ) from e
-
-  def write(self, step, numbers):
-    """Adds the numbers of a step, by name."""
-    from tensorboardX import summary
-
-    with self._failures():
-      for name, value in numbers.items():
-        self._add(step, summary=summary.scalar(name, value))
-      self._file.flush()
-
-  def close(self):
-    """Closes the file; all that was written is in it already."""
-    with contextlib.suppress(OSError):
-      self._file.close()
-
-
-def _lines(file):
-  """The lines of a metrics file, but for one that a killed process began."""
-  *whole, _ = file.read_text().split('\n')
-  for number, text in enumerate(whole, 1):
-    try:
-      line = json.loads(text)
-      line['step'], line['split']  # noqa: B018
-    except (ValueError, LookupError, TypeError):
-      raise errors.DataError(
-        'not a line of metrics', where=f'{file}:{number}', fix='delete the line'
-      ) from None
-    yield line
-
-
-def read_metrics(workdir):
-  """The lines of a run's `metrics.jsonl`, as dicts.
-
-  Raises:
-    DataError: there is none, or a line of it is damaged.
-  """
-  file = storage.path(workdir) / _METRICS
-  if not file.exists():
-    raise errors.DataError('no metrics', where=file, fix='train there first')
-  return [
-    {k: float(v) if v in _NOT_IN_JSON else v for k, v in line.items()}
-    for line in _lines(file)
-  ]
 
 
 class Quiet(contextlib.nullcontext):
@@ -158,7 +21,7 @@ class Quiet(contextlib.nullcontext):
   def write(self, *_):
     pass
 
-  update = note = write
+  update = note = flush = write
 
 
 # -- the line -----------------------------------------------------------------
@@ -303,7 +166,7 @@ def plot_losses(workdir):
   """Draws a run's losses by step, and returns the path of the PNG."""
   from matplotlib import figure
 
-  lines = read_metrics(workdir)
+  lines = metrics_files.read(workdir)
 
   def points(split, name):
     found = [(x['step'], x[name]) for x in lines if _is(x, split, name)]
@@ -338,7 +201,7 @@ def plot_losses(workdir):
   content = io.BytesIO()
   picture.savefig(content, format='png')
   file = storage.path(workdir) / 'losses.png'
-  file.write_bytes(content.getvalue())
+  storage.write_bytes(file, content.getvalue())
   return file
 
 

@@ -1,19 +1,22 @@
 """The one seam to storage: every path may be local or `gs://`.
 
-Nothing else in the project assumes rename, append or fsync.
+Nothing else in the project assumes rename, append or fsync. What is written to
+`gs://` is a whole object or nothing, and what may pass is tried again.
 """
 
 import contextlib
 import fcntl
 import os
 import platform
-import shutil
 import tempfile
+import time
 import uuid
 
 from etils import epath
+import google_crc32c
 
 from t5x_lite import errors
+from t5x_lite import objects
 
 
 def path(name):
@@ -26,6 +29,14 @@ def path(name):
     raise errors.ConfigError(
       'path is not UTF-8 text', got=ascii(name), fix='rename it'
     ) from None
+  if not is_local(name):
+    if not name.startswith('gs://'):
+      raise errors.ConfigError(
+        'no such kind of storage',
+        got=name,
+        expected='a local path, or gs://BUCKET/...',
+      )
+    objects.filesystem()
   return epath.Path(name)
 
 
@@ -71,11 +82,16 @@ def make_private(folder):
 
 
 def make_folder(folder):
-  """Makes a folder and its parents, and checks that it can be written."""
+  """Makes a folder and its parents, and checks that it can be written.
+
+  An object store has no folders: the first object tells.
+  """
   folder = path(folder)
+  if not is_local(folder):
+    return folder
   try:
     folder.mkdir(parents=True, exist_ok=True)
-    if is_local(folder) and not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(folder, os.W_OK | os.X_OK):
       raise PermissionError('not writable')
   except OSError as e:
     raise errors.StorageError(
@@ -89,16 +105,19 @@ def make_folder(folder):
 
 @contextlib.contextmanager
 def lock(file, wait=False):
-  """Keeps other processes of this machine out meanwhile, by a local file.
+  """Keeps other processes out meanwhile, by a file.
 
-  The kernel lets go when the process ends, however it ends.
+  By a local one, those of this machine: the kernel lets go when the process
+  ends, however it ends. See `objects.lock` for `gs://`.
 
   Args:
     file: made if it is not there.
-    wait: until it is free; else a StorageError says who holds it.
+    wait: until it is free, of a local file; else a StorageError says who holds
+      it.
   """
   if not is_local(file):
-    yield
+    with objects.lock(path(file)):
+      yield
     return
   with open(path(file), 'a+', encoding='utf-8') as f:
     try:
@@ -134,27 +153,58 @@ def sync(folder):
       _sync(root)
 
 
-def append_text(name, text):
-  """Adds to the end of a file; what is added outlives the process.
+class Appender:
+  """Adds to the end of a file; a context manager.
 
-  An object store has no append: there the whole object is written again.
+  What is added to a local file outlives the process at once. An object store
+  has no append: there the whole object is written again, now and then, so that
+  this takes no more than a twentieth of the time, and by `flush`.
   """
-  name = path(name)
-  if not is_local(name):
-    write_text(name, (name.read_text() if name.exists() else '') + text)
-    return
-  try:
-    with open(name, 'a', encoding='utf-8') as f:
-      f.write(text)
-  except OSError as e:
-    raise errors.StorageError('cannot write', where=name, got=e) from e
+
+  _SECONDS = 20.0  # between such writes, at least
+
+  def __init__(self, name):
+    self._name = path(name)
+    self._remote = not is_local(name)
+    self._due = time.monotonic() + self._SECONDS
+    self._text = (
+      self._name.read_text() if self._remote and self._name.exists() else ''
+    )
+    self._written = len(self._text)
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, kind, *_):
+    self.flush()
+
+  def add(self, text):
+    """Adds to the end."""
+    if self._remote:
+      self._text += text
+      if time.monotonic() >= self._due:
+        self.flush()
+      return
+    try:
+      with open(self._name, 'a', encoding='utf-8') as f:
+        f.write(text)
+    except OSError as e:
+      raise errors.StorageError('cannot write', where=self._name, got=e) from e
+
+  def flush(self):
+    """Returns once all that was added is stored."""
+    if len(self._text) > self._written:
+      begun = time.monotonic()
+      write_text(self._name, self._text)
+      self._written, ended = len(self._text), time.monotonic()
+      self._due = ended + max(self._SECONDS, 20 * (ended - begun))
 
 
 def write_bytes(name, data):
   """Writes a whole file so that a reader sees the old or the new one."""
   name = path(name)
   if not is_local(name):
-    name.write_bytes(data)  # an object store publishes whole objects
+    objects.write(name, data)
     return
   new = name.parent / f'.{name.name}.{uuid.uuid4().hex}'
   try:
@@ -199,8 +249,7 @@ def replacing(name, folder):
         os.replace(new, name)
         _sync(name.parent)
       else:
-        with open(new, 'rb') as f, name.open('wb') as out:
-          shutil.copyfileobj(f, out)
+        upload(new, name)
     except OSError as e:
       raise errors.StorageError('cannot write', where=name, got=e) from e
 
@@ -209,14 +258,10 @@ def replacing(name, folder):
 def publish(folder):
   """A scratch folder that becomes `folder`, whole, when the block ends well.
 
-  Local folders are synced and renamed. On an object store the files are
-  written in place; readers wait for the file that the caller writes last.
+  Args:
+    folder: a local folder; synced and renamed.
   """
   folder = path(folder)
-  if not is_local(folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    yield folder
-    return
   make_folder(folder.parent)
   scratch = folder.parent / f'.{folder.name}.{uuid.uuid4().hex}'
   scratch.mkdir()
@@ -234,3 +279,86 @@ def publish(folder):
   except BaseException:
     scratch.rmtree(missing_ok=True)
     raise
+
+
+# -- between the two kinds ----------------------------------------------------
+
+
+def checksums(folder):
+  """{name in the folder: (bytes, CRC-32C)} of all files under it.
+
+  Of objects it is what the store tells, without reading them.
+  """
+  folder = path(folder)
+  if not is_local(folder):
+    return objects.checksums(folder)
+  found = {}
+  for root, _, files in os.walk(folder):
+    for name in files:
+      file = os.path.join(root, name)
+      found[os.path.relpath(file, folder)] = _checksum(file)
+  return found
+
+
+def checksum(name):
+  """(bytes, CRC-32C) of one file; see `checksums`."""
+  return _checksum(name) if is_local(name) else objects.checksum(path(name))
+
+
+def _checksum(file):
+  size, digest = 0, google_crc32c.Checksum()
+  with open(file, 'rb') as f:
+    while block := f.read(1 << 20):
+      size += len(block)
+      digest.update(block)
+  return size, int.from_bytes(digest.digest(), 'big')
+
+
+def download(name, file):
+  """Copies an object to a local file, whole, or raises a StorageError."""
+  with objects.failures('cannot read', name):
+    wanted = objects.checksum(name)
+    objects.filesystem().get_file(str(name), str(file))
+  if (found := _checksum(file)) != wanted:
+    raise errors.StorageError(
+      'object came as other bytes than are stored',
+      where=name,
+      got='{} bytes of CRC-32C {:08x}'.format(*found),
+      expected='{} bytes of CRC-32C {:08x}'.format(*wanted),
+      fix='try again',
+    )
+
+
+def upload(file, name):
+  """Copies a local file to an object, whole, or raises a StorageError."""
+  with objects.failures('cannot write', name):
+    objects.filesystem().put_file(str(file), str(name))
+    if objects.checksum(name) != _checksum(file):
+      raise OSError('other bytes arrived than were sent')
+
+
+def copy_tree(folder, to):
+  """Copies each file of a local folder into another folder, local or remote."""
+  for root, _, files in os.walk(folder):
+    below = os.path.relpath(root, folder)
+    for name in files:
+      file = os.path.join(root, name)
+      target = path(to) / below / name
+      if is_local(to):
+        make_folder(target.parent)
+        write_bytes(target, path(file).read_bytes())
+      else:
+        upload(file, target)
+
+
+@contextlib.contextmanager
+def as_local(name):
+  """A local file of the same content, for who can read no other, meanwhile."""
+  if is_local(name):
+    yield os.fspath(name)
+    return
+  folder = make_folder(cache_dir())
+  with tempfile.TemporaryDirectory(dir=folder, prefix='copy.') as scratch:
+    file = os.path.join(scratch, os.path.basename(os.fspath(name)))
+    download(path(name), file)
+    yield file

@@ -85,6 +85,7 @@ def test_values():
   assert (found.workdir, found.step, found.candidates) == ('x', 0, 3)
   assert (found.length, found.batch_size, found.input) == (None, 32, '-')
   assert parse('infer', '--shard=2/3').shard == [2, 3]
+  assert parse('train', '--profile=10:5').profile == (10, 5)
   found = parse('train', '--gin_file=a', '--gin_file', 'b', '--dry_run')
   assert (found.gin_file, found.dry_run, found.bindings) == (
     ['a', 'b'],
@@ -186,6 +187,12 @@ def test_options_are_not_abbreviated(arguments):
     ('inspect', '--position='),
     ('inspect', '--split=test'),
     ('vocab', '--kind=word'),
+    ('train', '--profile=10'),
+    ('train', '--profile=10:'),
+    ('train', '--profile=0:5'),
+    ('train', '--profile=5:0'),
+    ('train', '--profile=a:b'),
+    ('train', '--profile=1:2:3'),
   ],
 )
 def test_wrong_values_are_refused_by_name(name, option, capsys):

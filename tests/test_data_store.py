@@ -286,11 +286,6 @@ def test_a_corpus_that_changes_while_it_is_read_is_refused(corpus):
   assert os.listdir(corpus.parent / 'st') == []
 
 
-def test_stores_are_local(corpus):
-  with pytest.raises(errors.DataError, match='kept on local disks'):
-    building.open_or_build(data(corpus, store='gs://bucket/stores'), BYTES)
-
-
 def test_the_faster_of_two_builders_wins(corpus):
   def overtake(tokens, share):
     if not any((corpus.parent / 'st').glob('corpus*')):

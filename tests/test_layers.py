@@ -8,11 +8,11 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 # A module imports only from the lines above its own; a folder also from itself.
 LEVELS = """
-errors allocator
-specs processes
+errors allocator noise
+specs processes objects
 storage record watching
 recipes manifest best lines parts
-config partitioning flops
+config partitioning flops metrics profiling
 nn
 models
 losses optimizers corruptions
@@ -20,6 +20,7 @@ decoding checkpoints reporting data
 evaluate tasks
 measures results
 infer train show
+loop
 fit bulk
 assess
 quickstart launch

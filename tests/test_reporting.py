@@ -1,11 +1,10 @@
-import json
 import math
 import pathlib
-import struct
 
 import pytest
 
 from t5x_lite import errors
+from t5x_lite import metrics
 from t5x_lite import reporting
 
 PNG = b'\x89PNG\r\n\x1a\n'
@@ -20,89 +19,6 @@ METRICS = {
   'perf/mfu_whole_attention': 0.389,
   'timing/steps_per_second': 12.0,
 }
-
-
-def write(workdir, begin, steps, offset=0.0):
-  with reporting.Metrics(workdir, begin) as metrics:
-    for step in steps:
-      metrics.write(step, 'train', {'loss': step + offset})
-
-
-def steps_of(workdir):
-  return [(x['step'], x['loss']) for x in reporting.read_metrics(workdir)]
-
-
-def test_numbers_come_back_as_the_same_bits(tmp_path):
-  values = {'a': 1 / 3, 'b': 5e-324, 'c': -0.0, 'd': 1e308, 'e': math.pi}
-  odd = {'nan': math.nan, 'inf': math.inf, '-inf': -math.inf}
-  with reporting.Metrics(tmp_path, 0) as metrics:
-    metrics.write(1, 'train', values | odd)
-  text = (tmp_path / 'metrics.jsonl').read_text()
-  json.loads(text, parse_constant=pytest.fail)  # strict JSON
-  (line,) = reporting.read_metrics(tmp_path)
-  for name, value in (values | odd).items():
-    assert struct.pack('d', line[name]) == struct.pack('d', value), name
-
-
-def test_goes_on_from_the_restored_step(tmp_path):
-  write(tmp_path, 0, [1, 2, 3, 4])
-  before = (tmp_path / 'metrics.jsonl').read_text().splitlines()
-  write(tmp_path, 2, [3, 4, 5], offset=0.5)
-  after = (tmp_path / 'metrics.jsonl').read_text().splitlines()
-  assert after[:2] == before[:2]
-  assert steps_of(tmp_path) == [(1, 1), (2, 2), (3, 3.5), (4, 4.5), (5, 5.5)]
-
-
-def test_starting_afresh_keeps_nothing(tmp_path):
-  write(tmp_path, 0, [0, 1, 2])
-  write(tmp_path, 0, [0, 1])
-  assert steps_of(tmp_path) == [(0, 0), (1, 1)]
-
-
-def test_a_line_that_a_killed_process_began_is_dropped(tmp_path):
-  write(tmp_path, 0, [1, 2])
-  file = tmp_path / 'metrics.jsonl'
-  file.write_text(file.read_text() + '{"step": 3, "spl')
-  assert steps_of(tmp_path) == [(1, 1), (2, 2)]  # of a run that is going on
-  write(tmp_path, 2, [3])
-  assert steps_of(tmp_path) == [(1, 1), (2, 2), (3, 3)]
-
-
-def test_a_damaged_line_is_named(tmp_path):
-  write(tmp_path, 0, [1, 2])
-  file = tmp_path / 'metrics.jsonl'
-  file.write_text(file.read_text().replace('"step": 2', '"st'))
-  with pytest.raises(errors.DataError, match=r'metrics\.jsonl:2; fix: delete'):
-    reporting.Metrics(tmp_path, 2)
-
-
-def test_tensorboard_has_the_same_and_forgets_later_steps(tmp_path):
-  write(tmp_path, 0, [1, 2, 3])
-  write(tmp_path, 2, [3], offset=0.5)
-  found = []
-  for file in sorted((tmp_path / 'tensorboard' / 'train').iterdir()):
-    found += [
-      (event.step, [(v.tag, v.simple_value) for v in event.summary.value])
-      if event.HasField('summary')
-      else (event.step, 'start')
-      for event in events(file)
-      if not event.HasField('file_version')
-    ]
-  loss = [(n, [('loss', float(n))]) for n in (1, 2, 3)]
-  assert sorted(found, key=str) == sorted(
-    [(0, 'start'), *loss, (3, 'start'), (3, [('loss', 3.5)])], key=str
-  )
-
-
-def events(file):
-  """The events of a TensorBoard file, which is TFRecord."""
-  from tensorboardX.proto import event_pb2
-
-  content = file.read_bytes()
-  while content:
-    (size,) = struct.unpack('<Q', content[:8])
-    yield event_pb2.Event.FromString(content[12 : 12 + size])
-    content = content[16 + size :]
 
 
 def test_step_line():
@@ -140,11 +56,11 @@ def test_a_terminal_shows_a_bar(capsys, monkeypatch):
 
 
 def test_picture(tmp_path):
-  with reporting.Metrics(tmp_path, 0) as metrics:
+  with metrics.Metrics(tmp_path, 0) as writer:
     for step in range(0, 100, 10):
       values = {'loss': 7.0 - step / 50, 'unigram_entropy': 6.0}
-      metrics.write(step, 'train', values)
-    metrics.write(0, 'validation', values | {'text_loss': 7.0})
+      writer.write(step, 'train', values)
+    writer.write(0, 'validation', values | {'text_loss': 7.0})
   file = reporting.plot_losses(tmp_path)
   assert pathlib.Path(file) == tmp_path / 'losses.png'
   assert file.read_bytes().startswith(PNG)

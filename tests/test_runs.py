@@ -1,5 +1,6 @@
 """What a user does at the command line, on real text."""
 
+import importlib.util
 import io
 import json
 import resource
@@ -233,6 +234,31 @@ def test_a_run_in_float64_on_json_lines(tmp_path):
   losses = [x['loss'] for x in runs.metrics(tmp_path / 'run')]
   assert losses[-1] < losses[0]
   assert float(np.float32(losses[-1])) != losses[-1]
+
+
+def test_a_profile_and_no_tensorboard_by_option(train, tmp_path):
+  said = train(tmp_path, '--profile=2:2', '--no_tensorboard', Run__steps=4)
+  assert f'profiled into {tmp_path}/profile' in said
+  assert [*(tmp_path / 'profile').rglob('*.xplane.pb')]
+  assert not (tmp_path / 'tensorboard').exists()
+
+
+@pytest.mark.parametrize(
+  'option, said',
+  [
+    ('--profile=5:3', 'past the end of the run at --profile; got 5:3'),
+    ('--wandb_project=mine', "pip install 't5x_lite[wandb]'"),
+  ],
+)
+def test_what_cannot_be_watched_is_told_first(
+  train, tmp_path, monkeypatch, option, said
+):
+  find = importlib.util.find_spec
+  monkeypatch.setattr(
+    importlib.util, 'find_spec', lambda x: None if x == 'wandb' else find(x)
+  )
+  assert said in train(tmp_path / 'run', option, code=2)
+  assert not (tmp_path / 'run').exists()
 
 
 # -- signals ------------------------------------------------------------------

@@ -69,14 +69,17 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
 @pytest.mark.parametrize('name', ['missing/a', 'file/a'])
 def test_a_write_to_nowhere_is_one_message(tmp_path, name):
   (tmp_path / 'file').write_text('x')
-  for write in (storage.write_text, storage.append_text):
-    with pytest.raises(errors.StorageError, match=name):
-      write(tmp_path / name, 'text')
+  with pytest.raises(errors.StorageError, match=name):
+    storage.write_text(tmp_path / name, 'text')
+  with pytest.raises(errors.StorageError, match=name):
+    storage.Appender(tmp_path / name).add('text')
 
 
-def test_append_text(tmp_path):
-  storage.append_text(tmp_path / 'a', 'one\n')
-  storage.append_text(tmp_path / 'a', 'two\n')
+def test_what_is_appended_is_on_the_disk_at_once(tmp_path):
+  for text in ('one\n', 'two\n'):
+    file = storage.Appender(tmp_path / 'a')
+    file.add(text)
+    assert (tmp_path / 'a').read_text().endswith(text)
   assert (tmp_path / 'a').read_text() == 'one\ntwo\n'
 
 
@@ -113,10 +116,10 @@ def test_a_publication_does_not_replace_what_another_published(tmp_path):
 def test_a_lock_keeps_others_out_until_it_is_let_go(tmp_path):
   held_by = f'process {os.getpid()} on'
   with (
-    storage.lock(tmp_path),
+    storage.lock(tmp_path / 'lock'),
     pytest.raises(errors.StorageError, match=held_by),
-    storage.lock(tmp_path),
+    storage.lock(tmp_path / 'lock'),
   ):
     pass
-  with storage.lock(tmp_path):
+  with storage.lock(tmp_path / 'lock'):
     pass

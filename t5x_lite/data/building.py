@@ -10,7 +10,9 @@ from array_record.python import array_record_module
 import numpy as np
 
 from t5x_lite import errors
+from t5x_lite import processes
 from t5x_lite import storage
+from t5x_lite.data import copies
 from t5x_lite.data import corpora
 from t5x_lite.data import sources
 from t5x_lite.data import store
@@ -193,7 +195,8 @@ def open_or_build(data, vocabulary, progress=None):
   """The store of a corpus, made if there is none yet.
 
   It lies in `Data.store`, else in the user's cache, under a name that contains
-  its fingerprint: a changed corpus or vocabulary is another store.
+  its fingerprint: a changed corpus or vocabulary is another store. ArrayRecord
+  reads local files only: of a store in a bucket, the cache has a copy.
 
   Args:
     data: specs.Data.
@@ -212,23 +215,23 @@ def open_or_build(data, vocabulary, progress=None):
   held_out = 0.0 if 'validation' in corpus.splits else data.held_out
   fingerprint = _fingerprint(identity, vocabulary, held_out)
   root = data.store or storage.cache_dir() / 'stores'
+  name = f'{corpus.name}-{fingerprint[:16]}'
+  folder, remote = storage.path(root) / name, None
   if not storage.is_local(root):
-    raise errors.DataError(
-      'tokenised corpora are kept on local disks',
-      where='Data.store',
-      got=root,
-      expected='a local folder',
-    )
-  folder = storage.path(root) / f'{corpus.name}-{fingerprint[:16]}'
+    folder, remote = storage.cache_dir() / 'stores' / name, folder
   manifest = folder / 'manifest.json'
-  if not manifest.exists():
-    storage.make_folder(root)
+  if remote is not None or not manifest.exists():
+    storage.make_folder(folder.parent)
     # Processes of one run on one machine: the first makes it.
-    with storage.lock(folder.parent / f'.{folder.name}.lock', wait=True):
+    with storage.lock(folder.parent / f'.{name}.lock', wait=True):
+      if remote is not None:
+        copies.fetch(remote, folder)
       if not manifest.exists():
         _build(
           folder, data, vocabulary, corpus, identity, fingerprint, progress
         )
+      if remote is not None and processes.is_first():
+        copies.keep(folder, remote)
   found = store.Store(folder)
   if found.fingerprint != fingerprint:
     raise errors.DataError(

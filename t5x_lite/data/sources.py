@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import glob
-import hashlib
 import json
 import os
 import re
@@ -127,10 +126,16 @@ class Files:
   splits = ('train',)
 
   def identity(self):
-    """What the documents depend on, as JSON: hashes the files."""
+    """What the documents depend on, as JSON: size and CRC-32C of each file.
+
+    It is the same for a copy elsewhere. Object stores know it without reading.
+    """
     root = os.path.dirname(os.path.commonprefix(self.paths))
     return {
-      'files': [[os.path.relpath(p, root), *_digest(p)] for p in self.paths],
+      'files': [
+        [os.path.relpath(path, root), *storage.checksum(path)]
+        for path in self.paths
+      ],
       'document': self.document,
       'field': self.field if any(map(JSON.search, self.paths)) else None,
     }
@@ -161,6 +166,23 @@ class Files:
       block_length=1,
     )
 
+  def _runs(self, split):
+    """Runs of lines; an object is copied to this machine while it is read.
+
+    TensorFlow would read it by a client of its own, past the seam to storage,
+    which checks that what came is what is stored.
+    """
+    if all(map(storage.is_local, self.paths)):
+      runs = self.source().get_dataset(split, shuffle=False)
+      yield from _iterate(runs, ', '.join(self.paths[:3]))
+      return
+    for path in self.paths:
+      with storage.as_local(path) as file:
+        copy = dataclasses.replace(self, paths=(file,))
+        runs = copy.source().get_dataset(split, shuffle=False)
+        for run in _iterate(runs, path):
+          yield run | {'file': path.encode()}
+
   def documents(self, split, report):
     """The texts of a split, in order, with blank ones left out.
 
@@ -171,9 +193,8 @@ class Files:
     Yields:
       str.
     """
-    runs = self.source().get_dataset(split, shuffle=False)
     current, kept = None, []
-    for run in _iterate(runs, ', '.join(self.paths[:3])):
+    for run in self._runs(split):
       file = run['file'].decode()
       if file != current:
         yield from _joined(kept)
@@ -252,20 +273,6 @@ def _json_text(line, place, field, report):
     report.bad(f'{place()}:{e.start + 1}')
     text = re.sub('[\ud800-\udfff]', '\ufffd', text)
   return text
-
-
-def _digest(path):
-  """Size and sha256 of a local file; size and time of change of a remote one.
-
-  An object of a store is replaced whole, so its time tells; local files are
-  copied and touched, so theirs does not.
-  """
-  if not storage.is_local(path):
-    found = storage.path(path).stat()
-    return found.length, f'changed {found.mtime}'
-  with open(path, 'rb') as f:
-    digest = hashlib.file_digest(f, 'sha256').hexdigest()
-    return f.tell(), digest
 
 
 # -- TensorFlow datasets ------------------------------------------------------

@@ -6,6 +6,7 @@ sentinel.
 """
 
 import abc
+import contextlib
 import hashlib
 import os
 import re
@@ -261,7 +262,9 @@ def _read_model(name):
       'vocabulary is a folder', where=path, expected='a SentencePiece .model'
     ) from e
   except FileNotFoundError as e:
-    near = [str(p) for p in path.parent.glob('*.model')]
+    near = []
+    with contextlib.suppress(OSError):  # no such bucket, say
+      near += [str(p) for p in path.parent.glob('*.model')]
     raise errors.DataError(
       'no such vocabulary',
       where='Data.vocabulary',
