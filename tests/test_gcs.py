@@ -176,16 +176,20 @@ def test_a_killed_run_in_a_bucket_ends_as_one_on_the_disk(
   command(capsys, 'evaluate', f'--workdir={workdir}')()
   assert 'run/evaluation/validation-6.json' in names()
   storage.write_text(f'{bucket}/in.txt', 'To be <extra_id_0>\n')
-  asked = 'infer', f'--input={bucket}/in.txt', '--length=8'
-  said = command(capsys, *asked, f'--workdir={workdir}')()
+  said = command(
+    capsys,
+    'infer',
+    f'--input={bucket}/in.txt',
+    f'--workdir={workdir}',
+    '--length=8',
+  )()
   assert json.loads(said)['inputs'] == 'To be <extra_id_0>'
   # Copied to a disk, it is the same, and as well checked.
   for name in names():
     if name.startswith('run/'):
       (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
       storage.download(f'{bucket}/{name}', tmp_path / name)
-  again = command(capsys, *asked, f'--workdir={tmp_path}/run')()
-  assert json.loads(again) == json.loads(said)
+  runs.assert_same_state(tmp_path / 'run', undisturbed / 'run', 4)
 
 
 @pytest.mark.faults
