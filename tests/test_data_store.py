@@ -1,8 +1,10 @@
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -286,7 +288,11 @@ def test_a_corpus_that_changes_while_it_is_read_is_refused(corpus):
   assert os.listdir(corpus.parent / 'st') == []
 
 
-def test_the_faster_of_two_builders_wins(corpus):
+def test_the_faster_of_two_machines_wins(corpus, monkeypatch):
+  monkeypatch.setattr(
+    building.storage, 'lock', lambda *_, **__: contextlib.nullcontext()
+  )
+
   def overtake(tokens, share):
     if not any((corpus.parent / 'st').glob('corpus*')):
       building.open_or_build(data(corpus), BYTES)
@@ -294,6 +300,21 @@ def test_the_faster_of_two_builders_wins(corpus):
   made = building.open_or_build(data(corpus), BYTES, overtake)
   made.verify()
   assert os.listdir(corpus.parent / 'st') == [made.folder.name]
+
+
+def test_processes_of_one_machine_build_once(corpus):
+  """The second waits for the first, which holds the lock, and reads its work."""
+  built = []
+
+  def build():
+    building.open_or_build(data(corpus), BYTES, lambda *_: built.append(1))
+
+  threads = [threading.Thread(target=build) for _ in range(4)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert len(built) == 1
 
 
 def test_a_killed_build_is_never_used(corpus):

@@ -221,9 +221,9 @@ def open_or_build(data, vocabulary, progress=None):
     folder, remote = storage.cache_dir() / 'stores' / name, folder
   manifest = folder / 'manifest.json'
   if remote is not None or not manifest.exists():
-    storage.make_folder(folder.parent)
+    locks = storage.make_folder(storage.cache_dir() / 'locks')
     # Processes of one run on one machine: the first makes it.
-    with storage.lock(folder.parent / f'.{name}.lock', wait=True):
+    with storage.lock(locks / name, wait=True):
       if remote is not None:
         copies.fetch(remote, folder)
       if not manifest.exists():
