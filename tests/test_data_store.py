@@ -303,7 +303,7 @@ def test_the_faster_of_two_machines_wins(corpus, monkeypatch):
 
 
 def test_processes_of_one_machine_build_once(corpus):
-  """The second waits for the first, which holds the lock, and reads its work."""
+  """The second waits for the lock, and reads what the first made."""
   built = []
 
   def build():
