@@ -253,6 +253,58 @@ def test_maxtext_1760_a_run_goes_on_by_other_processes(corpus, tmp_path, legs):
   assert_same_metrics(tmp_path / 'legs', tmp_path / 'whole', 'train')
 
 
+@pytest.mark.parallel
+def test_t5x_741_each_example_is_counted_once_by_any_processes(
+  corpus, tmp_path
+):
+  """t5x#741: evaluation hung on a last batch that was not full."""
+  train(tmp_path, corpus, 1, Run__steps=1)
+  tasks = ','.join(f'topics_{count}' for count in (1, 7, 8, 9, 31))
+  found = {}
+  for count, batch_size in ((1, 1), (1, 8), (2, 8), (4, 8)):
+    arguments = (
+      'evaluate',
+      f'--workdir={tmp_path}',
+      f'--tasks={tasks}',
+      '--task_module=tests.topic_tasks',
+      f'--batch_size={batch_size}',
+      '--force',
+    )
+    start = launch if count > 1 else lambda _, *rest: runs.start(*rest)
+    code, output = runs.finish(start(count, *arguments))
+    assert code == 0, output
+    folder = tmp_path / 'evaluation'
+    metrics = json.loads((folder / 'metrics.json').read_text())
+    lines = [
+      [json.loads(line) for line in file.read_text().splitlines()]
+      for file in sorted(folder.glob('topics_*.jsonl'))
+    ]
+    found[count, batch_size] = metrics, lines
+  wanted = found.pop((1, 1))
+  assert [wanted[0][f'topics_{n}']['1']['examples'] for n in (1, 7, 31)] == [
+    1,
+    7,
+    31,
+  ]
+  for one in found.values():
+    assert_near(one, wanted)
+
+
+def assert_near(found, wanted):
+  """The same JSON, floats to 1e-5."""
+  if isinstance(wanted, dict):
+    assert found.keys() == wanted.keys()
+    found, wanted = list(found.values()), list(wanted.values())
+  if isinstance(wanted, (list, tuple)):
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+      assert_near(one, other)
+  elif isinstance(wanted, float):
+    assert found == pytest.approx(wanted, rel=1e-5)
+  else:
+    assert found == wanted
+
+
 # -- ending -------------------------------------------------------------------
 
 

@@ -134,3 +134,5 @@ def breaks(dataset):
 
 add('topics_beyond', preprocessors=[*PREPROCESSORS, beyond])
 add('topics_breaks', preprocessors=[breaks])
+for count in (1, 7, 8, 9, 31):
+  add(f'topics_{count}', source=source(count=count))
