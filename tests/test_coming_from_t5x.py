@@ -50,7 +50,7 @@ def test_the_settings_it_names_exist():
   named = 0
   for cell in table('Bindings'):
     spec = None
-    for name in re.findall(r'`([A-Za-z_.]+)', cell):
+    for name in re.findall(r'`([A-Za-z_.][\w.]*)', cell):
       head, _, field = name.rpartition('.')
       spec = head or spec
       if spec in specs.SPECS:
