@@ -63,6 +63,7 @@ def check_shared(workdir):
     mark = processes.first(write)
     seen = file.exists() and file.read_text() == mark
     processes.same(f'whether they see {file}: a workdir is shared by all', seen)
+    processes.first(lambda: file.unlink(missing_ok=True))
 
 
 def keep_vocabulary(spec, workdir):
