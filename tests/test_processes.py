@@ -123,6 +123,31 @@ def test_wrong_places(place, said):
     meeting.Place(*place)
 
 
+@pytest.mark.parametrize(
+  'address, listens_at',
+  [
+    ('127.0.0.1:9', '127.0.0.1:9'),
+    ('localhost:9', 'localhost:9'),
+    ('10.1.2.3:9', '10.1.2.3:9'),
+    ('[::1]:9', '[::1]:9'),
+    ('node07:9', '0.0.0.0:9'),  # as Debian's /etc/hosts names a machine
+    ('node08:9', 'node08:9'),
+  ],
+)
+def test_process_0_listens_where_it_was_told(monkeypatch, address, listens_at):
+  known = {
+    'node07': '127.0.1.1',
+    'node08': '10.1.2.8',
+    'localhost': '127.0.0.1',
+  }
+
+  def find(host, port, **_):
+    return [(0, 0, 0, '', (known.get(host, host), port))]
+
+  monkeypatch.setattr(socket, 'getaddrinfo', find)
+  assert meeting.Place(address, 2, 0).listens_at == listens_at
+
+
 # -- running ------------------------------------------------------------------
 
 

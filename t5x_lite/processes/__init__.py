@@ -11,7 +11,6 @@ Process 0 alone prints, and writes what one should write. In a run of one
 process everything here does nothing.
 """
 
-import os
 import time
 import traceback
 
@@ -118,9 +117,7 @@ def join(place, facts):
     place.index,
     initialization_timeout=int(place.timeout),
     heartbeat_timeout_seconds=int(10 * place.silence),
-    coordinator_bind_address=os.environ.get(
-      'JAX_COORDINATOR_BIND_ADDRESS', place.address
-    ),
+    coordinator_bind_address=place.listens_at,
   )
   _group = group
 

@@ -1,6 +1,7 @@
 """How the processes of a run find each other, and what they compare."""
 
 import dataclasses
+import ipaddress
 import os
 import socket
 import time
@@ -45,9 +46,31 @@ class Place:
       )
 
   @property
-  def host_port(self):
-    host, _, port = self.address.rpartition(':')
-    return host.strip('[]'), int(port)
+  def listens_at(self):
+    """The address at which process 0 listens: this one, and no other.
+
+    Some systems give a machine's own name to the loopback interface, where no
+    other machine could call: then it is every interface.
+    """
+    given = os.environ.get('JAX_COORDINATOR_BIND_ADDRESS')
+    if given:
+      return given
+    host, port = split(self.address)
+    try:
+      found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+      return self.address  # to be told when it can't listen there
+    numbers = {entry[4][0] for entry in found}
+    loops = all(ipaddress.ip_address(n).is_loopback for n in numbers)
+    if loops and host != 'localhost' and host not in numbers:
+      return f'0.0.0.0:{port}'
+    return self.address
+
+
+def split(address):
+  """(host, port) of `host:port` or `[host]:port`."""
+  host, _, port = address.rpartition(':')
+  return host.strip('[]'), int(port)
 
 
 def compare(facts):
@@ -74,8 +97,7 @@ def call_roll(place, facts):
   Returns:
     {index: Peer} of the others.
   """
-  where = os.environ.get('JAX_COORDINATOR_BIND_ADDRESS')
-  host, port = (Place(where, place.count, 0) if where else place).host_port
+  host, port = split(place.listens_at)
   family = socket.AF_INET6 if ':' in host else socket.AF_INET
   try:
     server = socket.create_server((host, port), family=family)
@@ -162,7 +184,7 @@ def call_in(place, facts):
   deadline = time.monotonic() + place.timeout
   while True:
     try:
-      connection = socket.create_connection(place.host_port, timeout=5)
+      connection = socket.create_connection(split(place.address), timeout=5)
       break
     except OSError as e:
       if time.monotonic() > deadline:
