@@ -52,17 +52,17 @@ def open_store(spec, vocabulary, say):
 
 def check_shared(workdir):
   """Refuses a workdir that is another folder in another process."""
-  file = workdir / '.shared'
 
-  def write():
-    mark = uuid.uuid4().hex
-    storage.write_text(file, mark)
-    return mark
+  def mark():
+    name = f'.seen-by-{uuid.uuid4().hex}'
+    storage.write_text(workdir / name, '')
+    return name
 
   if processes.count() > 1:
-    mark = processes.first(write)
-    seen = file.exists() and file.read_text() == mark
-    processes.same(f'whether they see {file}: a workdir is shared by all', seen)
+    file = workdir / processes.first(mark)
+    processes.same(
+      f'whether they see {file}: all share a workdir', file.exists()
+    )
     processes.first(lambda: file.unlink(missing_ok=True))
 
 

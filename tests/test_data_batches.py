@@ -179,7 +179,7 @@ def test_prefetching_changes_nothing(made):
 
 def test_an_error_while_prefetching_reaches_the_reader(made):
   class Broken:
-    def at(self, position, size):
+    def at(self, position, size, rows):
       if position >= 8:
         raise errors.DataError('shard is gone')
       return {'position': position}
