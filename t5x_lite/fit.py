@@ -78,7 +78,8 @@ def resumable(run, record, saver, say):
   step = saver.latest()
   if step is None:
     return None
-  changes = records.compare(saver.read_record(step), record)
+  saved, where = saver.read_record(step), saver.folder / str(step)
+  changes = records.compare(saved, record, where)
   if changes.refused:
     raise errors.ConfigError(
       'run differs from the one in the workdir',
