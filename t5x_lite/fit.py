@@ -198,6 +198,7 @@ def fit(
       stop.in_loop = True
       with watching.Watchdog(step_timeout) as train_on.watchdog:
         ended_by = train_on(state, begin or 0, position['examples'], record)
+        saver.wait()
   return (
     watching.StopSignals.EXIT_CODES[signal.Signals[ended_by]] if ended_by else 0
   )

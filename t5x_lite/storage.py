@@ -123,6 +123,13 @@ def lock(file, wait=False):
     try:
       fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as e:
+      if not isinstance(e, BlockingIOError):
+        raise errors.StorageError(
+          'cannot lock a file: its file system takes no locks',
+          where=path(file),
+          got=e.strerror,
+          fix='mount it with them (Lustre: -o flock), or choose another folder',
+        ) from e
       f.seek(0)
       raise errors.StorageError(
         'another process trains here',

@@ -83,10 +83,18 @@ def test_a_run_begins_ends_and_goes_on(train, tmp_path):
   assert 'Run.steps 5' in said and '10 that are done' in said
 
 
-def test_a_run_that_is_cut_ends_like_one_that_is_not(
+def test_nanot5_7_seqio_182_and_t5x_defect_21_a_run_that_is_cut(
   train, trained, cache, tmp_path
 ):
-  """And no start after the first compiles anything."""
+  """Ends like one that is not: state, place in the data, losses.
+
+  nanoT5#7: a schedule to be mended by hand. seqio#182: few files and restarts
+  overfit. T5X's defect 21: the data were read from their start again; so did
+  grain#1178, other data after a resume. maxtext fbb35123a: dropout began anew.
+  metaseq#269: other numbers after a restart.
+
+  And no start after the first compiles anything.
+  """
 
   def programs():
     """When each was compiled; single operations depend on earlier tests."""
@@ -106,7 +114,8 @@ def test_a_run_that_is_cut_ends_like_one_that_is_not(
   assert len(before) > 1 and before == programs()
 
 
-def test_the_record_is_the_recipe(trained, corpus):
+def test_xmtf_6_the_record_is_the_recipe(trained, corpus):
+  """xmtf#6: results needed overrides that no one had written down."""
   run = config.load(
     ['t5/bytes'],
     [
@@ -387,7 +396,7 @@ def test_infer_gives_candidates(command, trained, tmp_path):
     assert 0 < sum(chances) <= 1.001
 
 
-def test_inspect(command, corpus):
+def test_t5x_1088_inspect_shows_what_the_decoder_sees(command, corpus):
   said = command(
     'inspect',
     f'--corpus={corpus}',

@@ -86,10 +86,14 @@ def case(*sizes, quick=1):
     *case(2, 1, 2, 2, quick=2),
   ],
 )
-def test_gradients_are_those_of_one_device(one_device, sizes, microbatches):
-  """Megatron#7452: silent errors where kinds of parallelism are combined.
+def test_megatron_7452_levanter_842_t5x_defects_2_and_20_gradients(
+  one_device, sizes, microbatches
+):
+  """Are those of one device.
 
+  Megatron#7452: silent errors where kinds of parallelism are combined.
   levanter#842 and T5X's defect 2: microbatches whose weights differ.
+  T5X's defect 20: a microbatch's rows moved from device to device.
   """
   axes = dict(zip(partitioning.AXES[1:], sizes, strict=True))
   metrics, found, text = gradients(axes, microbatches)
