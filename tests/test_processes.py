@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from t5x_lite import checkpoints
+from t5x_lite import cli
+from t5x_lite import commands
 from t5x_lite import errors
 from t5x_lite import processes
 from t5x_lite.processes import meeting
@@ -121,6 +123,16 @@ def test_strangers_are_not_taken_for_processes():
 def test_wrong_places(place, said):
   with pytest.raises(errors.ConfigError, match=said):
     meeting.Place(*place)
+
+
+def test_t5x_defect_19_the_time_to_meet_is_an_option(monkeypatch):
+  """T5X refused it: as strings, version 0.10 of JAX is older than 0.4.15."""
+  places = []
+  monkeypatch.setattr(processes, 'join', lambda place, _: places.append(place))
+  options = '--coordinator_address=here:9', '--process_count=2'
+  words = *options, '--process_index=1', '--initialization_timeout=7'
+  commands.meet(cli.parse(['train', *words, '--heartbeat_timeout=5']))
+  assert places == [meeting.Place('here:9', 2, 1, timeout=7, silence=5)]
 
 
 # -- running ------------------------------------------------------------------
@@ -365,3 +377,30 @@ def test_slurm_gives_the_place(monkeypatch):
 def test_no_cluster_is_one_message():
   with pytest.raises(errors.DeviceError, match='give --coordinator_address'):
     processes.detect()
+
+
+@pytest.mark.parallel
+@pytest.mark.parametrize(
+  'arguments, code, said',
+  [
+    (['train', '--corpus={0}/my.txt', '--gin.Run.batch_size=7'], 2, '7 rows'),
+    (['train', '--corpus={0}/my.txt', '--workdir={0}/my.txt'], 7, 'my.txt'),
+    (['train', '--corpus={0}/no.txt'], 3, 'no.txt'),
+    (['infer', '--input={0}/no.txt'], 4, 'no checkpoint'),
+    (['infer'], 4, 'no checkpoint'),
+    (['evaluate', '--step=9'], 4, 'no checkpoint'),
+    (['evaluate', '--task_module=no_such'], 2, 'no_such'),
+  ],
+  ids=str,
+)
+def test_wrong_inputs_of_several_processes_are_one_message(
+  corpus, tmp_path, arguments, code, said
+):
+  """And nothing by JAX, which aborts whoever outlives process 0."""
+  arguments = [word.replace('{0}', str(corpus.parent)) for word in arguments]
+  command, *options = arguments
+  process = launch(2, command, f'--workdir={tmp_path}/run', *options)
+  found, output = runs.finish(process)
+  assert found == code, output
+  [line] = output.splitlines()
+  assert line.startswith('[0] t5x_lite: ') and said in line
