@@ -57,11 +57,16 @@ def find(saver, name=None):
   latest, workdir = saver.latest(), saver.folder.parent
   if latest is None:
     raise errors.CheckpointError(
-      'no checkpoint', where=workdir, fix='train into it first'
+      'no checkpoint',
+      where=workdir,
+      expected='the --workdir of a run, which has checkpoints/STEP in it',
+      fix='train into it first',
     )
   if name != 'best':
     return latest if name in (None, 'latest') else name
-  spec = records.from_record(saver.read_record(latest)).checkpoints.best
+  where = saver.folder / str(latest)
+  run = records.from_record(saver.read_record(latest), where)
+  spec = run.checkpoints.best
   if spec is None:
     raise errors.ConfigError(
       'run has no Checkpoints.best',

@@ -14,6 +14,7 @@ from t5x_lite import allocator
 from t5x_lite import errors
 from t5x_lite import objects
 from t5x_lite import processes
+from t5x_lite import values
 
 TAKES_RECIPE = ('train', 'vocab', 'inspect')
 TAKES_PROCESSES = ('train', 'evaluate', 'infer')
@@ -51,61 +52,6 @@ class Parser(argparse.ArgumentParser):
 
   def error(self, message):
     raise errors.ConfigError(message, fix=f'{self.prog} --help')
-
-
-def positive(text, least=1):
-  """A whole number of at least 1."""
-  try:
-    value = int(text)
-  except ValueError:
-    value = -1
-  if not least <= value < 2**62:
-    raise argparse.ArgumentTypeError(
-      f'got {text!r}, expected an int >= {least}'
-      + (' and < 2^62' if value > 0 else '')
-    )
-  return value
-
-
-def natural(text):
-  """A whole number of at least 0."""
-  return positive(text, least=0)
-
-
-def step(text):
-  """A step, or a word for one."""
-  return text if text in ('latest', 'best') else natural(text)
-
-
-def steps(text):
-  """A step, or a word for one or all."""
-  return text if text == 'all' else step(text)
-
-
-def names(text):
-  """Words with commas between them."""
-  return tuple(word.strip() for word in text.split(',') if word.strip())
-
-
-def shard(text):
-  """I/N, of N shares the one after I others, as [I, N]."""
-  index, _, count = text.partition('/')
-  found = [natural(index), positive(count)]
-  if found[0] >= found[1]:
-    raise argparse.ArgumentTypeError(
-      f'got {text!r}, expected 0/{count} to {found[1] - 1}/{count}'
-    )
-  return found
-
-
-def window(text):
-  """(first step, how many) of `START:COUNT`."""
-  start, colon, count = text.partition(':')
-  if not colon:
-    raise argparse.ArgumentTypeError(
-      f'got {text!r}, expected START:COUNT, such as 10:5'
-    )
-  return positive(start), positive(count)
 
 
 def make_parser():
@@ -162,7 +108,7 @@ def make_parser():
   )
   add(
     '--step_timeout',
-    type=positive,
+    type=values.positive,
     default=3600,
     metavar='SECONDS',
     help='a step that takes longer ends the run; default: 3600',
@@ -170,7 +116,7 @@ def make_parser():
 
   add(
     '--profile',
-    type=window,
+    type=values.window,
     metavar='START:COUNT',
     help='trace so many steps, for TensorBoard',
   )
@@ -189,18 +135,23 @@ def make_parser():
   add('--workdir', required=True, help='of the training run')
   add(
     '--step',
-    type=steps,
+    type=values.steps,
     help='checkpoint, latest, best or all; default: latest',
   )
-  add('--tasks', type=names, metavar='A,B', help="SeqIO's; default: the run's")
+  add(
+    '--tasks',
+    type=values.names,
+    metavar='A,B',
+    help="SeqIO's; default: the run's",
+  )
   add('--task_module', **TASK_MODULE)
-  add('--examples', type=positive, help='at most so many; default: all')
-  add('--batch_size', type=positive, help="at once; default: the run's")
+  add('--examples', type=values.positive, help='at most so many; default: all')
+  add('--batch_size', type=values.positive, help="at once; default: the run's")
   add('--force', action='store_true', help='measure again what is measured')
 
   add = command('infer', 'predicts a text for each line, or scores given ones')
   add('--workdir', required=True, help='of the training run')
-  add('--step', type=step, help='checkpoint, or best; default: latest')
+  add('--step', type=values.step, help='checkpoint, or best; default: latest')
   add(
     '--mode',
     choices=('predict', 'score'),
@@ -219,26 +170,26 @@ def make_parser():
   add('--field', default='inputs', metavar='NAME', help='of JSON, the text')
   add(
     '--length',
-    type=positive,
+    type=values.positive,
     metavar='N',
     help='most tokens: of a prediction 64, of a blank 16',
   )
   add(
     '--batch_size',
-    type=positive,
+    type=values.positive,
     default=32,
     metavar='N',
     help='lines computed at once; default: 32',
   )
   add(
     '--candidates',
-    type=positive,
+    type=values.positive,
     metavar='N',
     help='give the N likeliest fillings of each <extra_id_0>',
   )
   add(
     '--shard',
-    type=shard,
+    type=values.shard,
     default=[0, 1],
     metavar='I/N',
     help='make the I-th of N shares of the output, from 0',
@@ -249,19 +200,32 @@ def make_parser():
 
   add = command('vocab', 'trains a SentencePiece vocabulary on a corpus')
   add('--output', required=True, help='the .model file to write')
-  add('--size', type=positive, default=8000, help='pieces, sentinels included')
-  add('--extra_ids', type=natural, default=100, help='sentinels among them')
+  add(
+    '--size',
+    type=values.positive,
+    default=8000,
+    help='pieces, sentinels included',
+  )
+  add(
+    '--extra_ids', type=values.natural, default=100, help='sentinels among them'
+  )
   add('--kind', choices=('unigram', 'bpe'), default='unigram', help='algorithm')
 
   add = command('inspect', 'shows a batch as a person would read it')
-  add('--rows', type=positive, default=2, help='how many examples')
-  add('--position', type=natural, default=0, help='the first example')
+  add('--rows', type=values.positive, default=2, help='how many examples')
+  add('--position', type=values.natural, default=0, help='the first example')
   add('--split', choices=('train', 'validation'), default='train', help='split')
 
   add = command('launch', 'starts a command in several processes')
   add('where', choices=['local'], help='on this machine, with CPU devices')
-  add('--processes', type=positive, default=2, metavar='N', help='default: 2')
-  add('--devices', type=positive, default=1, metavar='N', help='of each')
+  add(
+    '--processes',
+    type=values.positive,
+    default=2,
+    metavar='N',
+    help='default: 2',
+  )
+  add('--devices', type=values.positive, default=1, metavar='N', help='of each')
   group = commands.choices['launch'].add_argument_group(
     'elsewhere, give each process the same command and these options'
   )
@@ -272,10 +236,15 @@ def make_parser():
 def add_place(add):
   """Adds the options by which each process of a run knows its place."""
   add('--coordinator_address', metavar='HOST:PORT', help='of process 0')
-  add('--process_count', type=positive, metavar='N', help='of all')
-  add('--process_index', type=natural, metavar='I', help='of this one, from 0')
+  add('--process_count', type=values.positive, metavar='N', help='of all')
+  add(
+    '--process_index',
+    type=values.natural,
+    metavar='I',
+    help='of this one, from 0',
+  )
   add('--multiprocess', action='store_true', help='ask the cluster for these')
-  wait = dict(type=positive, metavar='S')
+  wait = dict(type=values.positive, metavar='S')
   add(
     '--initialization_timeout', **wait, default=300, help='seconds to meet: 300'
   )
@@ -356,6 +325,12 @@ def parse(argv, launch=True):
   return options
 
 
+def _bucket(argv):
+  """What of gs:// a command line names; its errors do not say."""
+  found = [word[word.index('gs://') :] for word in argv if 'gs://' in word]
+  return ', '.join(found) or None
+
+
 def main(argv=None):
   """Runs a command and returns the exit code."""
   argv = sys.argv[1:] if argv is None else argv
@@ -386,7 +361,7 @@ def main(argv=None):
     if remote or isinstance(e, OSError):
       e = errors.StorageError(
         'cannot read or write',
-        where=getattr(e, 'filename', None),
+        where=getattr(e, 'filename', None) or _bucket(argv),
         got=getattr(e, 'strerror', None) or ' '.join(str(e).split()),
       )
     text = '\n'.join([str(e), *notes])

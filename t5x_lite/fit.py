@@ -79,7 +79,8 @@ def resumable(run, record, saver, say):
   step = saver.latest()
   if step is None:
     return None
-  changes = records.compare(saver.read_record(step), record)
+  saved, where = saver.read_record(step), saver.folder / str(step)
+  changes = records.compare(saved, record, where)
   if changes.refused:
     raise errors.ConfigError(
       'run differs from the one in the workdir',
@@ -198,6 +199,7 @@ def fit(
       stop.in_loop = True
       with watching.Watchdog(step_timeout) as train_on.watchdog:
         ended_by = train_on(state, begin or 0, position['examples'], record)
+        saver.wait()
   return (
     watching.StopSignals.EXIT_CODES[signal.Signals[ended_by]] if ended_by else 0
   )

@@ -256,7 +256,8 @@ class Predictor:
 
 def read_run(saver, step):
   """The specs.Run of a step, its vocabulary that of the workdir."""
-  run = records.from_record(saver.read_record(step))
+  where = saver.folder / str(step)
+  run = records.from_record(saver.read_record(step), where)
   kept = saver.folder.parent / VOCABULARY
   # The run's own copy, wherever the first one is now.
   if run.data.vocabulary != 'bytes' and kept.exists():

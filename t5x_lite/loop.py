@@ -138,6 +138,7 @@ class Loop:
             measured = self.evaluate(state, step)
             saves |= self.best.update(step, measured) or self.best.exhausted
           if saves:
+            self.watchdog.alive()  # a save may hang, too
             position = {
               'examples': examples + run.batch_size,
               'fingerprint': self.batches.fingerprint,

@@ -142,6 +142,7 @@ class TensorBoard:
     if not storage.is_local(workdir):
       self._scratch = tempfile.TemporaryDirectory(prefix='t5x_lite.')
       self._folder = storage.path(self._scratch.name)
+    storage.make_folder(self._folder)  # told now if it can't be
 
   def write(self, step, split, numbers):
     if split not in self._boards:
@@ -196,7 +197,7 @@ class _Board:
       yield
     except OSError as e:
       raise errors.StorageError(
-        'cannot write', where=self._folder, got=e
+        'cannot write', where=self._folder, got=e.strerror or e
       ) from e
 
   def write(self, step, numbers):

@@ -43,6 +43,8 @@ class Profile:
     self._folder = storage.path(workdir) / 'profile'
     self._window, self._say = window, say
     self._scratch = None  # while tracing
+    if window:
+      storage.make_folder(self._folder)  # told now if it can't be
 
   def __enter__(self):
     return self

@@ -30,6 +30,7 @@ _MAY_CHANGE = (
 # Of these, what the optimizer's state depends on: by value, or by its presence.
 _STATE = ('optimizer.type', 'optimizer.factored')
 _STATE_PRESENCE = ('optimizer.beta1',)
+_NEWER = 'read it with the version of t5x_lite that wrote it'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +98,11 @@ def _from_record(recorded, where):
   cls = specs.SPECS.get(name) if isinstance(name, str) else None
   if cls is None:
     raise errors.ConfigError(
-      'unknown spec', where=where, got=repr(name), choices=specs.SPECS
+      'unknown spec',
+      where=where,
+      got=repr(name),
+      choices=specs.SPECS,
+      fix=_NEWER,
     )
   fields = {f.name: f for f in dataclasses.fields(cls)}
   for key in settings:
@@ -107,7 +112,7 @@ def _from_record(recorded, where):
         where=where,
         got=repr(key),
         choices=fields,
-        fix='read it with the version that wrote it',
+        fix=_NEWER,
       )
   specs.check_missing(cls, settings, name, where)
   for key, value in settings.items():
@@ -123,14 +128,19 @@ def _from_record(recorded, where):
     raise e.at(where) from None
 
 
-def compare(old, new):
+def compare(old, new, where='record'):
   """What a resumed run changes, from the old and the new record.
+
+  Args:
+    old: the record that was saved.
+    new: that of the run that goes on.
+    where: the old one is, for errors.
 
   Returns:
     Changes, of lines such as `data.lengths.inputs: 512 -> 256`.
   """
   refused, told = [], []
-  old, new = (record(from_record(recorded)) for recorded in (old, new))
+  old, new = record(from_record(old, where)), record(from_record(new))
   for path, before, after in _differences(old, new):
     presence = (before is None) != (after is None)
     fits = _is_under(path, _MAY_CHANGE) and not (

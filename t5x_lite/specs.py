@@ -312,6 +312,13 @@ class Run(Spec):
         got=f'{self.microbatches} for a batch of {self.batch_size}',
         expected=f'one of {", ".join(map(str, fits[-4:]))}',
       )
+    best = self.checkpoints.best
+    if best and best.patience and not self.evaluation.every:
+      raise errors.ConfigError(
+        'Best.patience waits for evaluations, and there are none in between',
+        got=f'patience {best.patience}, Evaluation.every 0',
+        fix='--gin.Evaluation.every=STEPS',
+      )
 
 
 SPECS = {

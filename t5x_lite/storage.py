@@ -123,6 +123,13 @@ def lock(file, wait=False):
     try:
       fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError as e:
+      if not isinstance(e, BlockingIOError):
+        raise errors.StorageError(
+          'cannot lock a file: its file system takes no locks',
+          where=path(file),
+          got=e.strerror,
+          fix='mount it with them (Lustre: -o flock), or choose another folder',
+        ) from e
       f.seek(0)
       raise errors.StorageError(
         'another process trains here',
@@ -189,7 +196,9 @@ class Appender:
       with open(self._name, 'a', encoding='utf-8') as f:
         f.write(text)
     except OSError as e:
-      raise errors.StorageError('cannot write', where=self._name, got=e) from e
+      raise errors.StorageError(
+        'cannot write', where=self._name, got=e.strerror or e
+      ) from e
 
   def flush(self):
     """Returns once all that was added is stored."""
@@ -217,7 +226,9 @@ def write_bytes(name, data):
   except OSError as e:
     with contextlib.suppress(OSError):
       new.unlink()
-    raise errors.StorageError('cannot write', where=name, got=e) from e
+    raise errors.StorageError(
+      'cannot write', where=name, got=e.strerror or e
+    ) from e
 
 
 def write_text(name, text):
@@ -251,7 +262,9 @@ def replacing(name, folder):
       else:
         upload(new, name)
     except OSError as e:
-      raise errors.StorageError('cannot write', where=name, got=e) from e
+      raise errors.StorageError(
+        'cannot write', where=name, got=e.strerror or e
+      ) from e
 
 
 @contextlib.contextmanager
@@ -275,7 +288,9 @@ def publish(folder):
       os.rename(scratch, folder)
       _sync(folder.parent)
     except OSError as e:
-      raise errors.StorageError('cannot publish', where=folder, got=e) from e
+      raise errors.StorageError(
+        'cannot publish', where=folder, got=e.strerror or e
+      ) from e
   except BaseException:
     scratch.rmtree(missing_ok=True)
     raise

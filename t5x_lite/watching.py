@@ -73,7 +73,7 @@ class Watchdog:
 
   def _end(self):
     error = errors.DeviceError(
-      f'no step was finished in {self._seconds:g} s',
+      f'no step was finished, nor saved, in {self._seconds:g} s',
       fix='see above where each thread of each process stands; if steps are'
       ' that slow, allow more by --step_timeout',
     )

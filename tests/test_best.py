@@ -131,7 +131,7 @@ def test_t5x_defect_5_best_checkpoints_are_kept(tmp_path, spec, starts, wanted):
   assert saved(tmp_path, spec, starts).steps() == wanted
 
 
-def test_a_step_can_be_named(tmp_path):
+def test_orbax_1601_a_step_can_be_named_and_need_not(tmp_path):
   saver = saved(tmp_path, LEAST, [{1: 2.0, 2: 1.0, 3: 3.0, 4: NAN}])
   assert best.find(saver) == best.find(saver, 'latest') == 4
   assert best.find(saver, 'best') == 2
@@ -158,7 +158,7 @@ def test_names_that_stand_for_nothing(tmp_path):
       best.find(saver, 'best')
 
 
-def test_a_save_that_fails_costs_no_good_step(tmp_path, monkeypatch):
+def test_marin_5386_a_save_that_fails_costs_no_good_step(tmp_path, monkeypatch):
   """Though it would have been the best and the newest."""
   saved(tmp_path, LEAST, [{1: 1.0, 2: 3.0}])
   with monkeypatch.context() as patch:
@@ -280,3 +280,10 @@ def test_a_metric_that_is_not_there_is_told_before_compiling(train, tmp_path):
   said = train(tmp_path, Best__metric='validation/text_los', code=2)
   assert 'did you mean validation/text_loss?' in said
   assert 'compiled in' not in said
+
+
+def test_nothing_is_waited_for_where_nothing_is_measured():
+  spec = specs.Checkpoints(best=specs.Best(goal='min', patience=2))
+  with pytest.raises(errors.ConfigError, match=r'Evaluation\.every'):
+    tiny.run(checkpoints=spec, evaluation=specs.Evaluation(every=0))
+  tiny.run(checkpoints=spec)

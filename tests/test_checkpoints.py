@@ -1,5 +1,6 @@
 import errno
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -25,7 +26,10 @@ RECORD = {'steps': 10, 'nested': {'rate': 0.1, 'none': None}}
 def make_state(mesh_shape, scale=1.0):
   """A state with every kind of leaf and node that optax makes."""
   mesh = jax.make_mesh(
-    mesh_shape, ('a', 'b'), axis_types=(jax.sharding.AxisType.Auto,) * 2
+    mesh_shape,
+    ('a', 'b'),
+    axis_types=(jax.sharding.AxisType.Auto,) * 2,
+    devices=jax.devices()[: math.prod(mesh_shape)],
   )
   tx = optax.chain(
     optax.clip_by_global_norm(1.0),
@@ -72,8 +76,9 @@ def saved(tmp_path_factory):
   return workdir, state
 
 
-@pytest.mark.parametrize('mesh_shape', [(4, 2), (2, 4), (8, 1)])
-def test_restores_the_same_bits_on_any_mesh(saved, mesh_shape):
+@pytest.mark.parametrize('mesh_shape', [(4, 2), (2, 4), (8, 1), (2, 1), (1, 1)])
+def test_orbax_648_678_restores_the_same_bits_on_any_devices(saved, mesh_shape):
+  """orbax#648, #678: a restore failed on fewer devices."""
   reader = checkpoints.Checkpoints.reader(saved[0])
   wanted = make_state(mesh_shape)
   state, position = reader.restore(reader.latest(), abstract(wanted))
@@ -117,7 +122,10 @@ def change(tree, path, leaf):
     ('step', (), 'int64', ['int32[]', 'int64[]']),
   ],
 )
-def test_tells_which_arrays_do_not_fit(saved, path, shape, dtype, words):
+def test_t5x_1196_1213_and_orbax_0_11_34_tells_which_arrays_do_not_fit(
+  saved, path, shape, dtype, words
+):
+  """T5X: "keys do not match". Orbax filled up other shapes silently."""
   workdir, state = saved
   leaf = shape and jax.ShapeDtypeStruct(shape, np.dtype(dtype))
   if path == 'step':
@@ -130,7 +138,8 @@ def test_tells_which_arrays_do_not_fit(saved, path, shape, dtype, words):
   assert len(message.splitlines()) <= 12
 
 
-def test_saves_on_multiples_whatever_it_resumed_from(saved):
+def test_t5x_defect_8_saves_on_multiples_whatever_it_resumed_from(saved):
+  """T5X took steps to save at, and divided by a period that was none."""
   reader = checkpoints.Checkpoints(saved[0], SPEC)
   assert [n for n in range(1, 9) if reader.should_save(n)] == [2, 4, 6, 8]
 
@@ -155,7 +164,8 @@ def test_writes_a_step_once(saved):
     saver.save(2, state, POSITION, RECORD)
 
 
-def test_no_step(tmp_path, saved):
+def test_torchtitan_1311_a_step_that_is_not_there_is_an_error(tmp_path, saved):
+  """torchtitan#1311: the weights were random instead, silently."""
   (tmp_path / 'checkpoints').mkdir()
   for name in ('4', '5.orbax-checkpoint-tmp', 'notes'):
     (tmp_path / 'checkpoints' / name).write_text('no step')
@@ -189,7 +199,8 @@ def add(file):
 
 
 @pytest.mark.parametrize('damage', [flip, truncate, zero, delete, add])
-def test_finds_damage_in_every_file(tmp_path, damage):
+def test_t5x_644_finds_damage_in_every_file(tmp_path, damage):
+  """t5x#644: a published checkpoint lacked a file."""
   state = make_state((8, 1))
   with checkpoints.Checkpoints(tmp_path, SPEC) as saver:
     saver.save(2, state, POSITION, RECORD)
@@ -216,7 +227,8 @@ def test_finds_damage_in_every_file(tmp_path, damage):
   assert_same(reader.restore(2, abstract(state))[0], state)
 
 
-def test_finds_each_flipped_bit(tmp_path):
+def test_megatron_1570_and_orbax_h1_finds_each_flipped_bit(tmp_path):
+  """Orbax read wrong values silently for each of 240 flipped bits."""
   state = make_state((8, 1))
   with checkpoints.Checkpoints(tmp_path, SPEC) as saver:
     saver.save(2, state, POSITION, RECORD)
@@ -252,7 +264,10 @@ def fail_once(monkeypatch, error):
   monkeypatch.setattr(manifest, 'write', failing)
 
 
-def test_a_failed_save_is_told_and_leaves_nothing(tmp_path, monkeypatch):
+def test_orbax_h3_a_failed_save_is_told_and_leaves_nothing(
+  tmp_path, monkeypatch
+):
+  """Nor is it the latest step, as it is by Orbax."""
   state = make_state((8, 1))
   with checkpoints.Checkpoints(tmp_path, SPEC) as saver:
     saver.save(2, state, POSITION, RECORD)
@@ -269,7 +284,10 @@ def test_a_failed_save_is_told_and_leaves_nothing(tmp_path, monkeypatch):
   assert checkpoints.Checkpoints.reader(tmp_path).steps() == [2, 6]
 
 
-def test_a_failed_last_save_is_an_error(tmp_path, monkeypatch):
+def test_keras_23609_maxtext_416_and_orbax_h2_a_failed_last_save(
+  tmp_path, monkeypatch
+):
+  """Is an error: it was swallowed on the way out."""
   fail_once(monkeypatch, OSError(errno.ENOSPC, 'No space left on device'))
   with (
     pytest.raises(errors.StorageError, match='no step is safe'),
@@ -344,3 +362,34 @@ def test_refuses_a_folder_it_cannot_write(tmp_path):
   (tmp_path / 'run').write_text('a file')
   with pytest.raises(errors.StorageError, match='cannot write folder'):
     checkpoints.Checkpoints(tmp_path / 'run', SPEC)
+
+
+def test_maxtext_954_and_orbax_413_the_place_in_the_data_is_small(tmp_path):
+  """The state of a tf.data iterator is as large as its buffers."""
+  position = {'examples': 10**15, 'fingerprint': 'f' * 64}
+  with checkpoints.Checkpoints(tmp_path, SPEC) as saver:
+    saver.save(2, make_state((8, 1)), position, RECORD)
+  folder = tmp_path / 'checkpoints' / '2' / 'position'
+  size = sum(f.stat().st_size for f in folder.rglob('*') if f.is_file())
+  assert 0 < size < 1024
+
+
+def test_t5x_defect_4_arrays_have_their_own_dtype_on_the_disk(saved):
+  """T5X's casts did not match any name, and all was float32."""
+  stored = checkpoints._stored_arrays(saved[0] / 'checkpoints' / '2')
+  assert stored['params/norm/scale'].dtype == jnp.bfloat16
+  assert stored['params/kernel'].dtype == np.float32
+
+
+def test_orbax_0_5_15_two_savers_do_not_wait_for_each_other(tmp_path):
+  """Two asynchronous checkpointers came to a deadlock."""
+  state = make_state((8, 1))
+  with (
+    checkpoints.Checkpoints(tmp_path / 'a', SPEC) as a,
+    checkpoints.Checkpoints(tmp_path / 'b', SPEC) as b,
+  ):
+    for step in (2, 4):
+      a.save(step, state, POSITION, RECORD)
+      b.save(step, state, POSITION, RECORD)
+  for name in ('a', 'b'):
+    assert checkpoints.Checkpoints.reader(tmp_path / name).steps() == [2, 4]

@@ -267,7 +267,7 @@ print([name for name in {HEAVY} if name in sys.modules])
   assert loaded == '[]'
 
 
-def test_the_package_loads_at_once():
+def test_t5x_1512_the_package_loads_at_once():
   said = child(f"""
 import sys, time
 start = time.perf_counter()
@@ -281,7 +281,7 @@ print(t5x_lite.specs.Mesh().data, hasattr(t5x_lite, 'no_such_module'))
   assert (loaded, used) == ('[]', '-1 False')
 
 
-def test_commands_load_no_tensorflow():
+def test_seqio_396_commands_load_no_tensorflow():
   said = child("""
 import sys
 from t5x_lite import commands, quickstart

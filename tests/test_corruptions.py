@@ -268,7 +268,7 @@ def test_sentinels_count_down_from_the_last_id():
     assert row[row >= 32000].tolist() == list(range(32099, 32092, -1))
 
 
-def test_token_zero_in_a_text_is_a_token():
+def test_transformers_12755_token_zero_in_a_text_is_a_token():
   # transformers#12755 counted tokens > 0 and failed hours into a run.
   text = np.arange(3, 144)
   text[::3] = 0
@@ -317,14 +317,14 @@ def refuse(match, lengths, vocabulary=VOCABULARY, **fields):
     module.check(objective, lengths, vocabulary)
 
 
-def test_more_spans_than_sentinels_are_refused():
+def test_t5x_defect_17_more_spans_than_sentinels_are_refused():
   # T5X (defect 17) makes ids that collide with those of text.
   lengths = {'inputs': 4096, 'targets': 2048}
   refuse('got 100 sentinels, expected 227, one for each', lengths)
   spans.check(specs.SpanCorruption(mean_span=8.0), lengths, VOCABULARY)
 
 
-def test_a_vocabulary_without_sentinels_is_refused():
+def test_transformers_14199_a_vocabulary_without_sentinels_is_refused():
   # transformers#14199: "no masking, just deletes tokens".
   bare = Vocabulary()
   bare.sentinels = 0

@@ -221,3 +221,36 @@ def test_feature_lengths():
   found = batches_lib.feature_lengths(spec)
   assert found == {'inputs': 512, 'targets': 114}
   assert type(spec.objective) in corruptions.OBJECTIVES
+
+
+def test_maxtext_914_571_no_process_runs_dry(made):
+  """The shards of some hosts ended sooner; weights and loss slid to 0."""
+  endless = batches(made)
+  assert endless.num_examples == 10
+  for position in range(0, 120, 4):  # 12 epochs, whose ends fall amid batches
+    whole = endless.at(position, 4)
+    shares = [endless.at(position, 4, np.array(n)) for n in ([0, 1], [2, 3])]
+    assert [row for share in shares for row in rows(share)] == rows(whole)
+    assert (whole['decoder_loss_weights'].sum(axis=1) > 0).all()
+  held_out = batches(made, 'validation')  # 4 examples, in batches of 3
+  shares = [
+    list(held_out.evaluation(3, rows=np.array(n))) for n in ([0, 1], [2])
+  ]
+  assert [len(found) for found in shares] == [2, 2]
+  weights = sum(
+    batch['decoder_loss_weights'].sum() for found in shares for batch in found
+  )
+  [whole] = held_out.evaluation(4)
+  assert weights == whole['decoder_loss_weights'].sum()
+
+
+def test_maxtext_4756_loss_weights_are_0_or_1(made):
+  """Segment ids, 1, 2, 3, ..., were taken for weights."""
+  for batch in (
+    batches(made).at(0, 40),
+    *batches(made, 'validation').evaluation(3),
+  ):
+    segments = batch['decoder_segment_ids']
+    np.testing.assert_array_equal(
+      batch['decoder_loss_weights'], (segments > 0).astype(np.float32)
+    )

@@ -332,3 +332,12 @@ def test_shakespeare():
   assert len(corpus.paths) == 42 and corpus.document == 'paragraph'
   assert corpus.num_bytes() == 5_057_198
   assert corpora.find(data('shakespeare', document='file')).document == 'file'
+
+
+def test_seqio_547_many_files_are_one_corpus(write, tmp_path):
+  """seqio#547: forty tasks of JSON lines, a file each, were too slow."""
+  for n in range(40):
+    lines = [json.dumps({'text': f'file {n} line {m}'}) for m in range(3)]
+    write('\n'.join(lines), f'{n:02}.jsonl')
+  found = read(tmp_path / '*.jsonl')
+  assert found == [f'file {n} line {m}' for n in range(40) for m in range(3)]

@@ -227,7 +227,8 @@ def data(corpus, **fields):
   return specs.Data(corpus=str(corpus), **fields)
 
 
-def test_a_store_is_made_once(corpus, monkeypatch):
+def test_t5x_923_a_store_is_made_by_the_first_run_and_once(corpus, monkeypatch):
+  """t5x#923: pretraining died, as nobody had made its cache."""
   seen = []
   made = building.open_or_build(
     data(corpus), BYTES, lambda *progress: seen.append(progress)
@@ -267,7 +268,8 @@ def test_what_tokens_depend_on_makes_another_store(corpus, tmp_path):
   assert building.open_or_build(same, BYTES).folder == first.folder
 
 
-def test_a_store_under_a_wrong_name_is_refused(corpus):
+def test_levanter_633_a_store_of_something_else_is_refused(corpus):
+  """levanter#633: a stale cache of another tokenizer was used."""
   first = building.open_or_build(data(corpus), BYTES)
   other = building.open_or_build(data(corpus, held_out=0.5), BYTES)
   for file in shards(first.folder):

@@ -244,8 +244,9 @@ def test_a_module_of_the_current_folder_is_run(tmp_path, monkeypatch):
     ('json.no_such', 'no such module'),
     ('failing', 'module fails.*got ZeroDivisionError: division by zero'),
     ('needing', "module fails.*got ModuleNotFoundError: .*'not_installed'"),
-    ('', 'no such module|module fails'),
-    ('..', 'no such module|module fails'),
+    ('', "not the name of a module at --task_module; got ''"),
+    ('..', 'not the name of a module'),
+    ('a/b.py', 'not the name of a module.*expected words with dots'),
   ],
 )
 def test_a_module_that_does_not_run(tmp_path, monkeypatch, name, said):

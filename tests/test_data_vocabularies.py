@@ -81,7 +81,7 @@ def test_bytes_with_extra_ids():
 
 
 @pytest.mark.parametrize('text', [*ODD, '', 'naïve\r\nline\ttab'])
-def test_bytes_round_trip(text):
+def test_seqio_415_bytes_round_trip(text):
   vocabulary = vocabularies.load(data())
   assert vocabulary.decode(vocabulary.encode(text)) == text
 
@@ -137,7 +137,7 @@ def test_controls_say_nothing(vocabulary):
 # -- SentencePiece ------------------------------------------------------------
 
 
-def test_sentinels_of_t5_are_32099_downward(bare):
+def test_transformers_14282_sentinels_of_t5_are_32099_downward(bare):
   # transformers#14282: 32100, 32101, ... were trained on instead. T5's model
   # has 32,000 pieces and none of the sentinels.
   proto = vocabularies._read_model(str(bare))

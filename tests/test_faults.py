@@ -191,7 +191,8 @@ def test_a_full_disk(start, undisturbed, tmp_path, limit, words):
 
 
 @pytest.mark.faults
-def test_a_damaged_checkpoint(start, undisturbed, tmp_path):
+def test_metaseq_602_a_damaged_checkpoint_is_told(start, undisturbed, tmp_path):
+  """metaseq#602: training began from scratch, silently."""
   workdir = tmp_path / 'run'
   process = start()
   wait_for(process, 20)

@@ -193,3 +193,17 @@ def test_wandb_itself_offline(monkeypatch, tmp_path):
   found = [p.name for p in (tmp_path / 'wandb').glob('offline-run-*')]
   id_ = json.loads((tmp_path / 'wandb.json').read_text())['id']
   assert found and all(name.endswith(id_) for name in found)
+
+
+def test_t5x_929_tensorboard_is_in_order_and_not_behind(tmp_path):
+  """Training lagged behind evaluation there, by a period of its own."""
+  with metrics.Metrics(tmp_path, 0) as writer:
+    for step in (1, 2):
+      times = {}
+      for split in ('train', 'validation'):
+        writer.write(step, split, {'loss': 1.0})
+        [file] = (tmp_path / 'tensorboard' / split).iterdir()
+        *_, last = events(file)  # at once, while the run goes on
+        assert last.step == step and last.summary.value[0].tag == 'loss'
+        times[split] = last.wall_time
+      assert times['train'] <= times['validation']

@@ -15,7 +15,7 @@ def mesh(**axes):
   return partitioning.make_mesh(specs.Mesh(**axes))
 
 
-def test_minus_one_takes_the_rest():
+def test_nanot5_12_all_devices_are_used():
   assert mesh(fsdp=2, tensor=2).shape['data'] == 2
   assert mesh(data=1, fsdp=-1).shape['fsdp'] == 8
 
@@ -29,7 +29,8 @@ def test_minus_one_takes_the_rest():
     ({'data': -1, 'fsdp': -1}, 'one at most'),
   ],
 )
-def test_wrong_meshes_are_refused(axes, said):
+def test_t5x_410_608_580_and_defect_3_a_mesh_is_what_it_says(axes, said):
+  """T5X ignored num_partitions: here sizes count, or do not fit."""
   with pytest.raises(errors.ConfigError, match=said):
     mesh(**axes)
 
@@ -59,7 +60,7 @@ def test_rules():
   assert place((8, 6, 5), 'embed', 'heads', 'kv') == P('fsdp', None, None)
 
 
-def test_what_is_left_whole_is_told():
+def test_t5_219_517_what_is_left_whole_is_told():
   m = mesh(data=2, tensor=4)
   [line] = partitioning.unsharded(
     {'q': jax.ShapeDtypeStruct((8, 6, 5), 'float32')},
@@ -119,7 +120,7 @@ class Device:
   ],
   ids=str,
 )
-def test_only_outer_axes_cross_from_slice_to_slice(axes):
+def test_maxtext_1434_only_outer_axes_cross_from_slice_to_slice(axes):
   devices = [Device(n, n // 4) for n in range(8)]
   laid = partitioning.make_mesh(specs.Mesh(**axes), devices).devices
   at = np.vectorize(lambda device: device.slice_index)(laid)
@@ -143,3 +144,31 @@ def test_each_process_brings_its_rows():
   np.testing.assert_array_equal(found, batch['x'])
   with pytest.raises(ValueError, match='3 rows, where this process has 4'):
     partitioning.put_batch({'x': batch['x'][:3]}, m, 4)
+
+
+def test_t5x_410_and_defect_3_each_axis_divides_the_arrays():
+  """T5X laid everything out as 1 x N, whatever it was told."""
+  m = mesh(data=2, fsdp=2, tensor=2)
+  assert tuple(m.shape.values()) == (1, 2, 2, 2, 1)
+  place = partitioning.partition_spec((8, 4, 5), ('embed', 'heads', 'kv'), m)
+  x = jax.device_put(np.zeros((8, 4, 5)), jax.NamedSharding(m, place))
+  assert x.addressable_shards[0].data.shape == (4, 2, 5)
+
+
+class Chip(Device):
+  """A TPU chip of a generation that this program has no table of."""
+
+  platform, core_on_chip = 'tpu', 0
+
+  def __init__(self, number, kind):
+    super().__init__(number, 0)
+    self.device_kind, self.coords = kind, (number % 4, number // 4, 0)
+
+
+@pytest.mark.parametrize('kind', ['TPU v5 lite', 'TPU v5', 'TPU v6e', 'TPU v9'])
+def test_t5x_defect_20_any_devices_make_a_mesh(kind):
+  """T5X had a mesh for TPU v2, v3 and v4 alone."""
+  chips = [Chip(n, kind) for n in range(8)]
+  laid = partitioning.make_mesh(specs.Mesh(fsdp=2, tensor=2), chips)
+  assert laid.shape['data'] == laid.shape['tensor'] == 2
+  assert {chip.id for chip in laid.devices.flat} == set(range(8))

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from t5x_lite import checkpoints
+from t5x_lite import cli
+from t5x_lite import commands
 from t5x_lite import errors
 from t5x_lite import processes
 from t5x_lite.processes import meeting
@@ -148,6 +150,16 @@ def test_process_0_listens_where_it_was_told(monkeypatch, address, listens_at):
   assert meeting.Place(address, 2, 0).listens_at == listens_at
 
 
+def test_t5x_defect_19_the_time_to_meet_is_an_option(monkeypatch):
+  """T5X refused it: as strings, version 0.10 of JAX is older than 0.4.15."""
+  places = []
+  monkeypatch.setattr(processes, 'join', lambda place, _: places.append(place))
+  options = '--coordinator_address=here:9', '--process_count=2'
+  words = *options, '--process_index=1', '--initialization_timeout=7'
+  commands.meet(cli.parse(['train', *words, '--heartbeat_timeout=5']))
+  assert places == [meeting.Place('here:9', 2, 1, timeout=7, silence=5)]
+
+
 # -- running ------------------------------------------------------------------
 
 
@@ -222,7 +234,10 @@ def assert_same_metrics(workdir, undisturbed, split, tolerance=1e-5):
         assert one[name] == pytest.approx(value, rel=tolerance), name
 
 
-def test_two_processes_train_as_one(corpus, tmp_path):
+def test_t5x_832_and_340_two_processes_train_as_one_and_end_well(
+  corpus, tmp_path
+):
+  """t5x#832: several hosts, and how? t5x#340: it crashed at the end."""
   train(tmp_path / 'one', corpus, 1, devices=2)
   said = train(tmp_path / 'two', corpus, 2)
   assert '[0] step 6/6' in said and '[1]' not in said
@@ -234,6 +249,20 @@ def test_two_processes_train_as_one(corpus, tmp_path):
     for name in ('one', 'two')
   )
   assert one == two
+  # The last batch of all that is held out has no row for the second process.
+  evaluate = 'evaluate', f'--workdir={tmp_path}/two'
+  measured = []
+  for process in (
+    launch(2, *evaluate),
+    runs.start(*evaluate, '--force', JAX_NUM_CPU_DEVICES='2'),
+  ):
+    code, output = runs.finish(process)
+    assert code == 0, output
+    runs.assert_clean(output)
+    text = (tmp_path / 'two/evaluation/validation-6.json').read_text()
+    measured.append(json.loads(text)['metrics'])
+  assert measured[0] == pytest.approx(measured[1], rel=1e-6)
+  assert measured[0]['examples'] % 8 in (1, 2, 3, 4)
 
 
 @pytest.mark.parallel
@@ -367,7 +396,8 @@ def child(parent, index):
 
 @pytest.mark.parallel
 @pytest.mark.parametrize('index', [0, 1, 2])
-def test_a_process_that_dies_ends_all_within_seconds(running, index):
+def test_orbax_h4_a_process_that_dies_ends_all_within_seconds(running, index):
+  """With JAX and Orbax alone the others hung for 100 s, then aborted."""
   process, find = running
   os.kill(find(index), signal.SIGKILL)
   began = time.monotonic()
@@ -379,7 +409,8 @@ def test_a_process_that_dies_ends_all_within_seconds(running, index):
 
 
 @pytest.mark.parallel
-def test_a_process_that_is_stopped_is_named(running):
+def test_jax_38503_a_process_that_is_stopped_is_named(running):
+  """jax#38503: a process that was stuck hung all, without an error."""
   process, find = running
   os.kill(find(1), signal.SIGSTOP)
   began = time.monotonic()
@@ -391,9 +422,10 @@ def test_a_process_that_is_stopped_is_named(running):
 
 @pytest.mark.parallel
 @pytest.mark.parametrize('index', [0, 2])
-def test_a_signal_to_one_process_stops_all_at_one_step(
+def test_orbax_h6_a_signal_to_one_process_stops_all_at_one_step(
   running, tmp_path, index
 ):
+  """Else JAX swallows it, and they run on."""
   process, find = running
   os.kill(find(index), signal.SIGTERM)
   code, output = runs.finish(process)
@@ -423,3 +455,30 @@ def test_slurm_gives_the_place(monkeypatch):
 def test_no_cluster_is_one_message():
   with pytest.raises(errors.DeviceError, match='give --coordinator_address'):
     processes.detect()
+
+
+@pytest.mark.parallel
+@pytest.mark.parametrize(
+  'arguments, code, said',
+  [
+    (['train', '--corpus={0}/my.txt', '--gin.Run.batch_size=7'], 2, '7 rows'),
+    (['train', '--corpus={0}/my.txt', '--workdir={0}/my.txt'], 7, 'my.txt'),
+    (['train', '--corpus={0}/no.txt'], 3, 'no.txt'),
+    (['infer', '--input={0}/no.txt'], 4, 'no checkpoint'),
+    (['infer'], 4, 'no checkpoint'),
+    (['evaluate', '--step=9'], 4, 'no checkpoint'),
+    (['evaluate', '--task_module=no_such'], 2, 'no_such'),
+  ],
+  ids=str,
+)
+def test_wrong_inputs_of_several_processes_are_one_message(
+  corpus, tmp_path, arguments, code, said
+):
+  """And nothing by JAX, which aborts whoever outlives process 0."""
+  arguments = [word.replace('{0}', str(corpus.parent)) for word in arguments]
+  command, *options = arguments
+  process = launch(2, command, f'--workdir={tmp_path}/run', *options)
+  found, output = runs.finish(process)
+  assert found == code, output
+  [line] = output.splitlines()
+  assert line.startswith('[0] t5x_lite: ') and said in line

@@ -34,7 +34,8 @@ def test_there_are_some():
 
 
 @pytest.mark.parametrize('line', COMMANDS)
-def test_commands_parse_and_their_recipes_load(line):
+def test_easylm_59_commands_parse_and_their_recipes_load(line):
+  """EasyLM#59: the documentation named flags that do not exist."""
   options = cli.parse(shlex.split(line)[1:])
   if options.command in cli.TAKES_RECIPE and options.gin_file:
     config.load(options.gin_file, options.bindings)
@@ -63,7 +64,7 @@ def test_links_lead_somewhere():
         assert (page.parent / link).exists(), f'{page.name}: {link}'
 
 
-def test_metrics_in_the_page_are_those_written():
+def test_seqio_223_metrics_in_the_page_are_those_written():
   """Named in docs/run_directory.md, and written by the code."""
   text = (ROOT / 'docs/run_directory.md').read_text()
   source = ''.join(

@@ -21,7 +21,8 @@ METRICS = {
 }
 
 
-def test_step_line():
+def test_maxtext_8_a_step_line_has_mfu():
+  """maxtext#8: how is it calculated, as the page shows it?"""
   assert reporting.step_line(200, 1200, METRICS) == (
     'step 200/1200  loss 5.432  accuracy 0.121  lr 0.0100  grad_norm 1.23  '
     'tokens/s 45,210  mfu 41.2 % (38.9 %)  eta 1:23'

@@ -3,8 +3,13 @@
 import importlib.util
 import io
 import json
+import os
 import resource
+import shutil
 import signal
+import subprocess
+import sys
+import time
 import types
 
 import jax
@@ -13,9 +18,18 @@ import pytest
 
 from t5x_lite import checkpoints
 from t5x_lite import cli
+from t5x_lite import commands
 from t5x_lite import config
+from t5x_lite import data
+from t5x_lite import errors
+from t5x_lite import fit
+from t5x_lite import loop
+from t5x_lite import partitioning
+from t5x_lite import processes
 from t5x_lite import recipes
 from t5x_lite import record
+from t5x_lite import train as train_lib
+from t5x_lite.processes import meeting
 from tests import runs
 
 
@@ -83,10 +97,18 @@ def test_a_run_begins_ends_and_goes_on(train, tmp_path):
   assert 'Run.steps 5' in said and '10 that are done' in said
 
 
-def test_a_run_that_is_cut_ends_like_one_that_is_not(
+def test_nanot5_7_seqio_182_and_t5x_defect_21_a_run_that_is_cut(
   train, trained, cache, tmp_path
 ):
-  """And no start after the first compiles anything."""
+  """Ends like one that is not: state, place in the data, losses.
+
+  nanoT5#7: a schedule to be mended by hand. seqio#182: few files and restarts
+  overfit. T5X's defect 21: the data were read from their start again; so did
+  grain#1178, other data after a resume. maxtext fbb35123a: dropout began anew.
+  metaseq#269: other numbers after a restart.
+
+  And no start after the first compiles anything.
+  """
 
   def programs():
     """When each was compiled; single operations depend on earlier tests."""
@@ -106,7 +128,8 @@ def test_a_run_that_is_cut_ends_like_one_that_is_not(
   assert len(before) > 1 and before == programs()
 
 
-def test_the_record_is_the_recipe(trained, corpus):
+def test_xmtf_6_the_record_is_the_recipe(trained, corpus):
+  """xmtf#6: results needed overrides that no one had written down."""
   run = config.load(
     ['t5/bytes'],
     [
@@ -287,6 +310,117 @@ def test_a_signal_saves_and_ends(corpus, tmp_path, train, number):
     assert f'going on from step {step}' in said
 
 
+HANGING = """
+import sys, time
+from t5x_lite import cli, manifest
+
+def wait_for_storage(*_):
+  time.sleep(60)
+
+manifest.write = wait_for_storage
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+  'every', [pytest.param(3, marks=pytest.mark.faults), 6]
+)
+def test_orbax_392_a_save_that_hangs_ends_the_run(corpus, tmp_path, every):
+  """orbax#392: a fifth of the saves hung, for hours. The last may, too."""
+  began = time.monotonic()
+  done = subprocess.run(
+    [
+      sys.executable,
+      '-c',
+      HANGING,
+      'train',
+      f'--corpus={corpus}',
+      f'--workdir={tmp_path}',
+      '--step_timeout=4',
+      *runs.options(Checkpoints__every=every),
+    ],
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert done.returncode == 6 and time.monotonic() - began < 60
+  assert 'nor saved, in 4 s' in done.stderr
+  assert 'in wait_for_storage' in done.stderr
+  assert runs.steps(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+  'module, name, step',
+  [
+    (train_lib.Program, 'compile_step', 1),
+    (loop.Loop, 'evaluate', 1),
+    (checkpoints.Checkpoints, 'save', 3),
+    (partitioning, 'put_batch', 1),
+  ],
+  ids=['compile', 'evaluate', 'save', 'data'],
+)
+def test_spd_677_741_a_signal_in_any_phase_saves(
+  train, tmp_path, monkeypatch, module, name, step
+):
+  """The flag was looked at between steps alone: no save in 6 of 6 cases."""
+  whole = getattr(module, name)
+
+  def signalled(*args, **kwargs):
+    monkeypatch.setattr(module, name, whole)
+    found = whole(*args, **kwargs)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return found
+
+  monkeypatch.setattr(module, name, signalled)
+  said = train(tmp_path, code=143)
+  [*_, last] = runs.steps(tmp_path)
+  assert step <= last <= step + 1
+  assert f'SIGTERM: saving step {last}' in said
+
+
+def test_nemo_rl_3504_one_process_writes(train, tmp_path, monkeypatch):
+  """All wrote the tokenizer: a network file system stood still for 35 h."""
+  train(tmp_path, Run__steps=3)
+  for name in ('config.json', 'metrics.jsonl', 'lock'):
+    (tmp_path / name).unlink()
+  shutil.rmtree(tmp_path / 'tensorboard')
+  monkeypatch.setattr(processes, 'is_first', lambda: False)
+  kept = []
+  monkeypatch.setattr(fit, 'keep_vocabulary', lambda *_: kept.append(1))
+  assert train(tmp_path) == ''
+  assert [path.name for path in tmp_path.iterdir()] == ['checkpoints']
+  assert not kept and runs.steps(tmp_path) == [3, 6]
+
+
+def test_orbax_999_a_workdir_that_is_not_shared_is_refused(
+  tmp_path, monkeypatch
+):
+  """orbax#999: a save by several hosts to folders of their own."""
+
+  def same(name, value):
+    meeting.compare({name: {0: True, 1: value}})
+
+  monkeypatch.setattr(processes, 'count', lambda: 2)
+  monkeypatch.setattr(processes, 'same', same)
+  fit.check_shared(tmp_path)
+  monkeypatch.setattr(processes, 'first', lambda write: 'written elsewhere')
+  with pytest.raises(errors.DeviceError, match='differ in whether they see'):
+    fit.check_shared(tmp_path)
+
+
+def test_nanot5_11_21_27_a_text_file_is_all_that_it_takes(corpus, tmp_path):
+  """nanoT5#11: how, on one's own dataset?"""
+  options = cli.parse(['train', f'--corpus={corpus}', f'--workdir={tmp_path}'])
+  run = commands.load(options)
+  assert run.data.corpus == str(corpus)
+  mesh = partitioning.make_mesh(run.mesh)
+  train_lib.Program.build(run, mesh)
+  vocabulary = data.load_vocabulary(run.data)
+  store = data.open_or_build(run.data, vocabulary)
+  for split in ('train', 'validation'):
+    assert data.Batches(run, store, vocabulary, split).num_examples > 10
+
+
 # -- the other commands -------------------------------------------------------
 
 
@@ -387,7 +521,7 @@ def test_infer_gives_candidates(command, trained, tmp_path):
     assert 0 < sum(chances) <= 1.001
 
 
-def test_inspect(command, corpus):
+def test_t5x_1088_inspect_shows_what_the_decoder_sees(command, corpus):
   said = command(
     'inspect',
     f'--corpus={corpus}',

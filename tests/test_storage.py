@@ -1,3 +1,4 @@
+import errno
 import os
 
 import pytest
@@ -123,3 +124,21 @@ def test_a_lock_keeps_others_out_until_it_is_let_go(tmp_path):
     pass
   with storage.lock(tmp_path / 'lock'):
     pass
+
+
+@pytest.mark.parametrize('code', [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_tensorstore_183_a_file_system_without_locks(
+  tmp_path, monkeypatch, code
+):
+  """Is named, and not taken for one where another process trains."""
+
+  def none(*_):
+    raise OSError(code, os.strerror(code))
+
+  monkeypatch.setattr(storage.fcntl, 'flock', none)
+  with (
+    pytest.raises(errors.StorageError, match='takes no locks') as e,
+    storage.lock(tmp_path / 'lock'),
+  ):
+    pass
+  assert os.strerror(code) in str(e.value) and 'another process' not in str(e)

@@ -38,7 +38,7 @@ def test_t5_127_a_run_that_stands_still_ends_and_shows_where():
   assert done.returncode == 6
   assert done.stdout == 'alive\npaused\n'
   assert 'in read_a_slow_source' in done.stderr
-  assert 'no step was finished in 0.5 s; fix:' in done.stderr
+  assert 'no step was finished, nor saved, in 0.5 s; fix:' in done.stderr
   assert done.stderr.rstrip().endswith('by --step_timeout')
 
 

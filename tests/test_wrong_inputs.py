@@ -1,20 +1,23 @@
 """Wrong inputs: one message each, the right exit code, nothing compiled."""
 
 import io
+import json
 import os
 import random
+import shutil
 import types
 
 import pytest
 
 from t5x_lite import cli
+from t5x_lite import manifest
 from t5x_lite import train
 from tests import runs
 
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
-  """Good and bad files, and a workdir `run` with one step."""
+  """Good and bad files, a workdir `run` with one step, and bad copies of it."""
   folder = tmp_path_factory.mktemp('wrong')
   runs.write_corpus(folder)
   noise = random.Random(0).randbytes(5000)
@@ -43,6 +46,9 @@ def folder(tmp_path_factory):
     'open.gin': b"include 't5/bytes.gin'\nData.lengths = {'inputs': 32\n",
     'macro.gin': b"include 't5/bytes.gin'\nRun.steps = %STEPS\n",
     'partial.gin': b'Run.steps = 5\n',
+    'object.jsonl': b'{"inputs": {"text": "inside"}}\n',
+    'pair.jsonl': b'{"inputs": "text", "targets": 5}\n',
+    'fails_at_import.py': b'1 / 0\n',
     'file': b'a file where a folder should be',
   }
   for name, content in contents.items():
@@ -52,7 +58,74 @@ def folder(tmp_path_factory):
   os.mkfifo(folder / 'pipe.txt')
   arguments = ['train', f'--corpus={folder}/my.txt', f'--workdir={folder}/run']
   assert cli.main(arguments + runs.options(Run__steps=1)) == 0
+  for name, spoil in SPOILT.items():
+    shutil.copytree(folder / 'run', folder / name)
+    spoil(folder / name)
   return folder
+
+
+def of_newer_version(change):
+  """Makes a function that changes the record of a workdir's step."""
+
+  def spoil(workdir):
+    step = workdir / 'checkpoints' / '1'
+    file = step / 'record' / 'metadata'
+    record = json.loads(file.read_text())
+    record['model'] |= change
+    file.write_text(json.dumps(record))
+    manifest.write(step, ('state', 'position', 'record', 'measured'))
+
+  return spoil
+
+
+def without(name):
+  def spoil(workdir):
+    remove(workdir / 'checkpoints' / '1' / name)
+
+  return spoil
+
+
+def file_instead(name):
+  def spoil(workdir):
+    remove(workdir / name)
+    (workdir / name).write_text('a file\n')
+
+  return spoil
+
+
+def folder_instead(name):
+  def spoil(workdir):
+    remove(workdir / name)
+    (workdir / name).mkdir()
+
+  return spoil
+
+
+def remove(path):
+  if path.is_dir():
+    shutil.rmtree(path)
+  else:
+    path.unlink(missing_ok=True)
+
+
+# workdir: how it is spoilt
+SPOILT = {
+  'new_setting': of_newer_version({'experts': 8}),
+  'new_model': of_newer_version({'type': 'Mamba'}),
+  'new_choice': of_newer_version({'activation': 'relu_squared'}),
+  'no_record': without('record'),
+  'no_manifest': without('manifest.json'),
+  'no_arrays': without('state'),
+  'no_list': file_instead('checkpoints/1/manifest.json'),
+  'no_folder': file_instead('checkpoints'),
+  'board_file': file_instead('tensorboard'),
+  'profile_file': file_instead('profile'),
+  'results_file': file_instead('evaluation'),
+  'no_metrics': file_instead('metrics.jsonl'),
+  'metrics_folder': folder_instead('metrics.jsonl'),
+  'lock_folder': folder_instead('lock'),
+  'config_folder': folder_instead('config.json'),
+}
 
 
 def train_on(corpus, **settings):
@@ -68,12 +141,13 @@ def train_with(*options, **settings):
   return train_on('my.txt', **settings) + list(options)
 
 
-def resume(**settings):
+def resume(workdir='run', *options, **settings):
   return [
     'train',
     '--corpus={0}/my.txt',
-    '--workdir={0}/run',
+    f'--workdir={{0}}/{workdir}',
     *runs.options(**{'Run__steps': 1} | settings),
+    *options,
   ]
 
 
@@ -561,8 +635,381 @@ EVALUATION = {
     ['Best.patience', '>= 1'],
   ),
 }
+TOPICS = '--task_module=tests.topic_tasks', '--gin.Evaluation.tasks=topics'
+OPTIONS = {
+  'profile from step 0': (
+    train_with('--profile=0:1'),
+    2,
+    ['--profile', "'0:1'", 'START:COUNT'],
+  ),
+  'profile of no steps': (
+    train_with('--profile=5:0'),
+    2,
+    ['--profile', "'5:0'", 'START:COUNT'],
+  ),
+  'profile without a count': (
+    train_with('--profile=5'),
+    2,
+    ['--profile', "'5'", 'START:COUNT'],
+  ),
+  'profile past the end': (
+    train_with('--profile=6:2'),
+    2,
+    ['--profile', '6:2', 'Run.steps, 6'],
+  ),
+  'no time for a step': (
+    train_with('--step_timeout=0'),
+    2,
+    ['--step_timeout', '>= 1'],
+  ),
+  'evaluation in batches of none': (
+    ['evaluate', '--workdir={0}/run', '--batch_size=0'],
+    2,
+    ['--batch_size', '>= 1'],
+  ),
+  'evaluation of no examples': (
+    ['evaluate', '--workdir={0}/run', '--examples=0'],
+    2,
+    ['--examples', '>= 1'],
+  ),
+  'all steps of inference': (
+    ['infer', '--workdir={0}/run', '--step=all'],
+    2,
+    ['--step', "'all'", 'latest or best'],
+  ),
+  'step below 0': (
+    ['infer', '--workdir={0}/run', '--step=-1'],
+    2,
+    ['--step', "'-1'", '>= 0'],
+  ),
+  'share without a count': (
+    ['infer', '--workdir={0}/run', '--shard=1', '--output={0}/out'],
+    2,
+    ['--shard', "'1'", 'I/N'],
+  ),
+  'share of nothing': (
+    ['infer', '--workdir={0}/run', '--shard=0/0', '--output={0}/out'],
+    2,
+    ['--shard', "'0/0'", 'I/N'],
+  ),
+  'mode that is none': (
+    ['infer', '--workdir={0}/run', '--mode=generate'],
+    2,
+    ['--mode', 'generate', 'predict'],
+  ),
+  'format that is none': (
+    ['infer', '--workdir={0}/run', '--format=csv'],
+    2,
+    ['--format', 'csv', 'jsonl'],
+  ),
+}
+TWO = '--process_count=2'
+PROCESSES = {
+  'process without a coordinator': (
+    train_with(TWO, '--process_index=0'),
+    2,
+    ['--process_count, --process_index', '--coordinator_address'],
+  ),
+  'process of infer without a count': (
+    ['infer', '--workdir={0}/run', '--process_index=1'],
+    2,
+    ['got --process_index', '--process_count'],
+  ),
+  'coordinator without a port': (
+    train_with(TWO, '--process_index=0', '--coordinator_address=here'),
+    2,
+    ['--coordinator_address', 'here', 'HOST:PORT'],
+  ),
+  'port that is none': (
+    train_with(TWO, '--process_index=0', '--coordinator_address=here:70000'),
+    2,
+    ['--coordinator_address', '70000', 'HOST:PORT'],
+  ),
+  'process beyond the count': (
+    train_with(TWO, '--process_index=2', '--coordinator_address=here:9'),
+    2,
+    ['--process_index', 'got 2', '0 to 1'],
+  ),
+  'coordinator on another machine': (  # of RFC 5737: it is nobody's
+    train_with(TWO, '--process_index=0', '--coordinator_address=192.0.2.1:99'),
+    6,
+    ['process 0 cannot listen', '192.0.2.1:99', '--coordinator_address'],
+  ),
+  'coordinator that does not answer': (
+    train_with(
+      TWO,
+      '--process_index=1',
+      '--coordinator_address=localhost:1',
+      '--initialization_timeout=1',
+    ),
+    6,
+    ['process 0 did not answer', 'localhost:1'],
+  ),
+  'no cluster': (
+    train_with('--multiprocess'),
+    6,
+    ['--multiprocess', 'SLURM', '--coordinator_address'],
+  ),
+}
+LAYOUT = {
+  'axis that does not divide the devices': (
+    train_with(Mesh__tensor=3),
+    2,
+    ['8 devices', 'tensor 3', '1, 2, 4, 8'],
+  ),
+  'axis below 0': (train_with(Mesh__fsdp=-2), 2, ['Mesh.fsdp', '-2']),
+  'axis that is no whole number': (
+    train_with(Mesh__tensor=2.0),
+    2,
+    ['Mesh.tensor', '2.0 (float)'],
+  ),
+  'batch of none': (train_with(Run__batch_size=0), 2, ['Run.batch_size', '0']),
+  'more microbatches than rows': (
+    train_with(Run__microbatches=16),
+    2,
+    ['Run.microbatches', '16', '1, 2, 4, 8'],
+  ),
+  'microbatches too small for the mesh': (
+    train_with(Run__microbatches=2),
+    2,
+    ['2 microbatch', 'multiple of 16'],
+  ),
+}
+NEWER = 'version of t5x_lite that wrote it'
+CHECKPOINT = {
+  'setting of a newer version': (
+    ['infer', '--workdir={0}/new_setting'],
+    2,
+    ["'experts'", 'new_setting/checkpoints/1', NEWER],
+  ),
+  'model of a newer version': (
+    ['evaluate', '--workdir={0}/new_model'],
+    2,
+    ["'Mamba'", 'new_model/checkpoints/1', NEWER],
+  ),
+  'choice of a newer version': (
+    resume('new_choice', Run__steps=2),
+    2,
+    ["'relu_squared'", 'new_choice/checkpoints/1'],
+  ),
+  'checkpoint without a record': (
+    resume('no_record', Run__steps=2),
+    4,
+    ['no_record/checkpoints/1/record', 'damaged', 'no file'],
+  ),
+  'checkpoint without a manifest': (
+    ['evaluate', '--workdir={0}/no_manifest'],
+    4,
+    ['no_manifest/checkpoints/1/manifest.json', 'no file'],
+  ),
+  'checkpoint without its arrays': (
+    ['infer', '--workdir={0}/no_arrays'],
+    4,
+    ['no_arrays/checkpoints/1/state', 'no file'],
+  ),
+  'manifest that is none': (
+    ['infer', '--workdir={0}/no_list'],
+    4,
+    ['no_list/checkpoints/1/manifest.json', 'expected a manifest'],
+  ),
+  'step that was deleted': (
+    ['infer', '--workdir={0}/run', '--step=0'],
+    4,
+    ['no such step', 'got 0', '[1]'],
+  ),
+  'checkpoints as a workdir': (
+    ['infer', '--workdir={0}/run/checkpoints'],
+    4,
+    ['run/checkpoints', 'checkpoints/STEP in it'],
+  ),
+  'step as a workdir': (
+    ['evaluate', '--workdir={0}/run/checkpoints/1'],
+    4,
+    ['run/checkpoints/1', 'checkpoints/STEP in it'],
+  ),
+  'file as the workdir of evaluate': (
+    ['evaluate', '--workdir={0}/file'],
+    4,
+    ['file', 'checkpoints/STEP in it'],
+  ),
+  'checkpoint of a deeper model': (
+    resume(Transformer__encoder_layers=3),
+    2,
+    ['model.encoder_layers: 2 -> 3', '--workdir'],
+  ),
+  'checkpoint of a smaller vocabulary': (
+    resume(Transformer__vocab_size=512),
+    2,
+    ['model.vocab_size: 384 -> 512'],
+  ),
+  'checkpoint without a first moment': (
+    resume(Adafactor__beta1=0.9),
+    2,
+    ['optimizer.beta1: None -> 0.9'],
+  ),
+  'checkpoint of another split': (
+    resume(Data__held_out=0.1),
+    2,
+    ['data.held_out: 0.05 -> 0.1'],
+  ),
+}
+PLACES = {
+  'workdir that cannot be made': (
+    train_with('--workdir=/proc/nowhere'),
+    7,
+    ['cannot write folder', '/proc/nowhere'],
+  ),
+  'workdir below a device': (
+    train_with('--workdir=/dev/null/run'),
+    7,
+    ['/dev/null/run', 'Not a directory'],
+  ),
+  'workdir of no known storage': (
+    train_with('--workdir=s3://bucket/run'),
+    2,
+    ['s3://bucket/run', 'gs://BUCKET'],
+  ),
+  'input of no known storage': (
+    ['infer', '--workdir={0}/run', '--input=s3://bucket/in'],
+    2,
+    ['s3://bucket/in', 'gs://BUCKET'],
+  ),
+  'file for checkpoints': (
+    resume('no_folder', Run__steps=2),
+    7,
+    ['cannot write folder', 'no_folder/checkpoints'],
+  ),
+  'file for TensorBoard': (
+    resume('board_file', Run__steps=2),
+    7,
+    ['cannot write folder', 'board_file/tensorboard'],
+  ),
+  'file for a profile': (
+    resume('profile_file', '--profile=2:1', Run__steps=2),
+    7,
+    ['cannot write folder', 'profile_file/profile'],
+  ),
+  'file for results': (
+    ['evaluate', '--workdir={0}/results_file'],
+    7,
+    ['results_file/evaluation', 'Not a directory'],
+  ),
+  'metrics that are none': (
+    resume('no_metrics', Run__steps=2),
+    3,
+    ['no_metrics/metrics.jsonl:1', 'not a line of metrics'],
+  ),
+  'folder for metrics': (
+    resume('metrics_folder', Run__steps=2),
+    7,
+    ['metrics_folder/metrics.jsonl', 'Is a directory'],
+  ),
+  'folder for the lock': (
+    resume('lock_folder', Run__steps=2),
+    7,
+    ['lock_folder/lock', 'Is a directory'],
+  ),
+  'folder for the record': (
+    resume('config_folder', Run__steps=2),
+    7,
+    ['config_folder/config.json', 'Is a directory'],
+  ),
+  'file for the tokenised corpus': (
+    train_with(Data__store='{0}/file'),
+    7,
+    ['{0}/file', '--gin.Data.store'],
+  ),
+  'tokenised corpus that cannot be made': (
+    train_with(Data__store='/proc/nowhere'),
+    7,
+    ['/proc/nowhere', '--gin.Data.store'],
+  ),
+  'output below a file': (
+    ['infer', '--workdir={0}/run', '--output={0}/file/out'],
+    7,
+    ['file/out', 'a folder that is there'],
+  ),
+  'output that cannot be made': (
+    ['infer', '--workdir={0}/run', '--output=/proc/nowhere/out'],
+    7,
+    ['/proc/nowhere/out', 'a folder that is there'],
+  ),
+  'text that is an object': (
+    ['infer', '--workdir={0}/run', '--input={0}/object.jsonl'],
+    3,
+    ['object.jsonl:1', "'inputs'", 'dict'],
+  ),
+  'target that is a number': (
+    ['infer', '--workdir={0}/run', '--input={0}/pair.jsonl', '--mode=score'],
+    3,
+    ['pair.jsonl:1', "'targets'", 'int'],
+  ),
+}
+TASKS = {
+  'task that is misspelt': (
+    ['evaluate', '--workdir={0}/run', '--tasks=topcs', TOPICS[0]],
+    2,
+    ['topcs', 'did you mean topics?'],
+  ),
+  'split that a task lacks': (
+    train_with(*TOPICS, '--gin.Evaluation.split=dev'),
+    2,
+    ['topics', 'got dev', 'test, validation'],
+  ),
+  'lengths of what a task lacks': (
+    train_with(*TOPICS, "--gin.Evaluation.lengths={'labels': 5}"),
+    2,
+    ['Evaluation.lengths', 'labels', 'inputs, targets'],
+  ),
+  'file for a module': (
+    ['evaluate', '--workdir={0}/run', '--task_module=tests/topic_tasks.py'],
+    2,
+    ['--task_module', 'topic_tasks.py', 'dots between'],
+  ),
+  'module that fails': (
+    ['evaluate', '--workdir={0}/run', '--task_module=fails_at_import'],
+    2,
+    ['fails_at_import', 'ZeroDivisionError', '--debug'],
+  ),
+  'period below 0': (
+    train_with(Evaluation__every=-1),
+    2,
+    ['Evaluation.every', '-1'],
+  ),
+  'no examples': (
+    train_with(Evaluation__examples=0),
+    2,
+    ['Evaluation.examples', '>= 1'],
+  ),
+  'no checkpoint kept': (
+    train_with(Checkpoints__keep=0),
+    2,
+    ['Checkpoints.keep', '>= 1'],
+  ),
+  'no best checkpoint kept': (
+    train_with(BEST, '--gin.Best.goal=min', '--gin.Best.keep=0'),
+    2,
+    ['Best.keep', '>= 1'],
+  ),
+  'patience without evaluations': (
+    train_with(
+      BEST,
+      '--gin.Best.goal=min',
+      '--gin.Best.patience=2',
+      Evaluation__every=0,
+    ),
+    2,
+    ['patience 2', 'Evaluation.every 0'],
+  ),
+}
 CASES = (
   EVALUATION
+  | OPTIONS
+  | PROCESSES
+  | LAYOUT
+  | CHECKPOINT
+  | PLACES
+  | TASKS
   | COMMAND_LINE
   | CONFIGURATION
   | CORPUS
@@ -575,7 +1022,11 @@ CASES = (
 @pytest.mark.parametrize('case', CASES)
 def test_wrong_input(folder, case, capsys, monkeypatch):
   arguments, code, words = CASES[case]
-  arguments = [argument.replace('{0}', str(folder)) for argument in arguments]
+  arguments, words = (
+    [text.replace('{0}', str(folder)) for text in texts]
+    for texts in (arguments, words)
+  )
+  monkeypatch.syspath_prepend(folder)
   for method in ('compile_step', 'init'):
     monkeypatch.setattr(
       train.Program, method, lambda *_: pytest.fail('compiled something')
@@ -596,7 +1047,7 @@ def test_wrong_input(folder, case, capsys, monkeypatch):
 
 
 def test_the_wrong_inputs_are_many():
-  assert len(CASES) >= 80
+  assert len(CASES) >= 180
 
 
 def test_debug_shows_the_traceback():

@@ -36,6 +36,13 @@ def import_modules(names, say):
     sources.libraries()  # before a module loads them in its own way
     sys.path.insert(0, os.getcwd())
   for name in names:
+    if not all(map(str.isidentifier, name.split('.'))):
+      raise errors.ConfigError(
+        'not the name of a module',
+        where='--task_module',
+        got=repr(name),
+        expected='words with dots between, such as my_folder.my_tasks',
+      )
     try:
       module = importlib.import_module(name)
     except Exception as e:

@@ -88,8 +88,9 @@ class Group:
     sys.stdout.flush()
     sys.stderr.flush()
     self._tell(kind='fault', text=text, exit_code=exit_code)
-    # So that no process takes the end of this one for the cause.
-    time.sleep(BEAT)
+    # So that no process takes the end of this one for the cause; process 0
+    # goes last, since JAX aborts whoever outlives it, with words of its own.
+    time.sleep(BEAT if self.place.index else 2 * BEAT)
     # Python's own way out waits for the others, by a barrier of JAX's.
     os._exit(exit_code)
 

@@ -106,7 +106,7 @@ def call_roll(place, facts):
       'process 0 cannot listen',
       where=f'{host}:{port}',
       got=e.strerror or e,
-      fix='choose another port by --coordinator_address',
+      fix='name this machine and a free port of it by --coordinator_address',
     ) from e
   found, said = {}, {0: facts}
   try:

@@ -1,0 +1,66 @@
+"""Values of command-line options, from their text."""
+
+import argparse
+
+
+def positive(text, least=1, words=()):
+  """A whole number of at least 1, or one of some words."""
+  if text in words:
+    return text
+  try:
+    value = int(text)
+  except ValueError:
+    value = -1
+  if not least <= value < 2**62:
+    raise argparse.ArgumentTypeError(
+      f'got {text!r}, expected an int >= {least}'
+      + (' and < 2^62' if value > 0 else '')
+      + ''.join(f' or {word}' for word in words)
+    )
+  return value
+
+
+def natural(text):
+  """A whole number of at least 0."""
+  return positive(text, least=0)
+
+
+def step(text):
+  """A step, or a word for one."""
+  return positive(text, 0, ('latest', 'best'))
+
+
+def steps(text):
+  """A step, or a word for one or all."""
+  return positive(text, 0, ('latest', 'best', 'all'))
+
+
+def names(text):
+  """Words with commas between them."""
+  return tuple(word.strip() for word in text.split(',') if word.strip())
+
+
+def shard(text):
+  """I/N, of N shares the one after I others, as [I, N]."""
+  found = _pair(text, '/', 'I/N, such as 0/4', least=0)
+  if found[0] >= found[1]:
+    raise argparse.ArgumentTypeError(
+      f'got {text!r}, expected 0/{found[1]} to {found[1] - 1}/{found[1]}'
+    )
+  return found
+
+
+def window(text):
+  """(first step, how many) of `START:COUNT`."""
+  return tuple(_pair(text, ':', 'START:COUNT from 1 on, such as 10:5', least=1))
+
+
+def _pair(text, mark, expected, least):
+  """[A, B] of numbers with a mark between, A from `least` on and B from 1."""
+  first, _, second = text.partition(mark)
+  try:
+    return [positive(first, least), positive(second)]
+  except argparse.ArgumentTypeError:
+    raise argparse.ArgumentTypeError(
+      f'got {text!r}, expected {expected}'
+    ) from None
