@@ -4,6 +4,7 @@ It is how a run of many hosts is tried without them: the processes find each
 other, read their parts of the data and save together as they would there.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -37,10 +38,13 @@ def _environment(devices):
 
 def _relay(pipe, prefix):
   """Prints each line of a process with its rank before it."""
-  for line in pipe:
-    if not _CHATTER.match(line):
-      sys.stdout.write(f'{prefix}{line}')
-      sys.stdout.flush()
+  # Where our own output fails, the pipe is closed, and so fails theirs: else
+  # they would wait for ever until someone reads it.
+  with pipe, contextlib.suppress(OSError):
+    for line in pipe:
+      if not _CHATTER.match(line):
+        sys.stdout.write(f'{prefix}{line}')
+        sys.stdout.flush()
 
 
 def run(command, processes, devices):
@@ -56,38 +60,37 @@ def run(command, processes, devices):
   """
   address = f'127.0.0.1:{_free_port()}'
   running, relays = {}, []
-  for index in range(processes):
-    process = subprocess.Popen(
-      [
-        sys.executable,
-        '-m',
-        't5x_lite',
-        *command,
-        f'--coordinator_address={address}',
-        f'--process_count={processes}',
-        f'--process_index={index}',
-      ],
-      env=_environment(devices),
-      stdin=subprocess.DEVNULL,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      encoding='utf-8',
-      errors='replace',
-      start_new_session=True,  # Ctrl-C reaches them through us alone
-    )
-    running[index] = process
-    relay = threading.Thread(
-      target=_relay, args=[process.stdout, f'[{index}] '], daemon=True
-    )
-    relay.start()
-    relays.append(relay)
 
   def forward(number, _):
     for process in running.values():
       process.send_signal(number)
 
+  # Before any is started: else a signal could end us, and leave them behind.
   old = {s: signal.signal(s, forward) for s in (signal.SIGINT, signal.SIGTERM)}
   try:
+    for index in range(processes):
+      place = {
+        'coordinator_address': address,
+        'process_count': processes,
+        'process_index': index,
+      }
+      running[index] = process = subprocess.Popen(
+        [sys.executable, '-m', 't5x_lite', *command]
+        + [f'--{name}={value}' for name, value in place.items()],
+        env=_environment(devices),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding='utf-8',
+        errors='replace',
+        start_new_session=True,  # Ctrl-C reaches them through us alone
+      )
+      relays.append(
+        threading.Thread(
+          target=_relay, args=[process.stdout, f'[{index}] '], daemon=True
+        )
+      )
+      relays[-1].start()
     return _wait(running)
   finally:
     for process in running.values():

@@ -379,6 +379,7 @@ def main(argv=None):
       # It may be the output that failed. Python would complain again at exit.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(e, BrokenPipeError):
+      processes.end(errors.NOT_READ)
       return errors.NOT_READ
     if '--debug' in argv:
       raise
@@ -395,5 +396,6 @@ def main(argv=None):
       print(f't5x_lite: {text}', file=sys.stderr)
     return e.exit_code
   except KeyboardInterrupt:
+    processes.end(errors.INTERRUPTED, 'interrupted')
     print('t5x_lite: interrupted', file=sys.stderr)
     return errors.INTERRUPTED

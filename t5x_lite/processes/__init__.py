@@ -137,6 +137,15 @@ def fail(error, text):
     _group.fail(text, error.exit_code)
 
 
+def end(exit_code, text=None):
+  """Ends all processes for what is no fault, such as Ctrl-C.
+
+  Does not return in a run of several processes.
+  """
+  if _group is not None:
+    _group.fail(text, exit_code)
+
+
 def crash(error):
   """Ends all processes for an error that no one foresaw, with its traceback.
 
