@@ -4,7 +4,6 @@ It is how a run of many hosts is tried without them: the processes find each
 other, read their parts of the data and save together as they would there.
 """
 
-import contextlib
 import os
 import re
 import signal
@@ -36,15 +35,20 @@ def _environment(devices):
   return {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'} | changes
 
 
-def _relay(pipe, prefix):
-  """Prints each line of a process with its rank before it."""
-  # Where our own output fails, the pipe is closed, and so fails theirs: else
-  # they would wait for ever until someone reads it.
-  with pipe, contextlib.suppress(OSError):
-    for line in pipe:
-      if not _CHATTER.match(line):
-        sys.stdout.write(f'{prefix}{line}')
-        sys.stdout.flush()
+def _relay(pipe, prefix, faults):
+  """Prints each line of a process with its rank before it.
+
+  Where our own output fails, the pipe is closed, and so fails theirs: else they
+  would wait for ever until someone reads it.
+  """
+  with pipe:
+    try:
+      for line in pipe:
+        if not _CHATTER.match(line):
+          sys.stdout.write(f'{prefix}{line}')
+          sys.stdout.flush()
+    except OSError as e:
+      faults.append(e)
 
 
 def run(command, processes, devices):
@@ -57,9 +61,12 @@ def run(command, processes, devices):
 
   Returns:
     The exit code of the process that failed first, or 0.
+
+  Raises:
+    OSError: what they print can't be written.
   """
   address = f'127.0.0.1:{_free_port()}'
-  running, relays = {}, []
+  running, relays, faults = {}, [], []
 
   def forward(number, _):
     for process in running.values():
@@ -87,11 +94,13 @@ def run(command, processes, devices):
       )
       relays.append(
         threading.Thread(
-          target=_relay, args=[process.stdout, f'[{index}] '], daemon=True
+          target=_relay,
+          args=[process.stdout, f'[{index}] ', faults],
+          daemon=True,
         )
       )
       relays[-1].start()
-    return _wait(running)
+    code = _wait(running)
   finally:
     for process in running.values():
       process.kill()
@@ -99,6 +108,9 @@ def run(command, processes, devices):
       signal.signal(number, handler)
     for relay in relays:
       relay.join(timeout=5)
+  if faults:
+    raise faults[0]
+  return code
 
 
 def _wait(running):

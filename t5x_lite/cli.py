@@ -167,7 +167,6 @@ def make_parser():
     metavar='SECONDS',
     help='a step that takes longer ends the run; default: 3600',
   )
-
   add(
     '--profile',
     type=window,
@@ -275,11 +274,9 @@ def add_place(add):
   add('--process_count', type=positive, metavar='N', help='of all')
   add('--process_index', type=natural, metavar='I', help='of this one, from 0')
   add('--multiprocess', action='store_true', help='ask the cluster for these')
-  wait = dict(type=positive, metavar='S')
-  add(
-    '--initialization_timeout', **wait, default=300, help='seconds to meet: 300'
-  )
-  add('--heartbeat_timeout', **wait, default=30, help='seconds of silence: 30')
+  wait = dict(type=positive, metavar='SECONDS')
+  add('--initialization_timeout', **wait, default=300, help='to meet: 300')
+  add('--heartbeat_timeout', **wait, default=30, help='of silence: 30')
 
 
 def parse_launch(argv):
@@ -382,6 +379,7 @@ def main(argv=None):
       processes.end(errors.NOT_READ)
       return errors.NOT_READ
     if '--debug' in argv:
+      processes.crash(e)
       raise
     notes = getattr(e, '__notes__', ())  # what else went wrong
     if remote or isinstance(e, OSError):

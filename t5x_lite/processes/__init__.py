@@ -147,7 +147,7 @@ def end(exit_code, text=None):
 
 
 def crash(error):
-  """Ends all processes for an error that no one foresaw, with its traceback.
+  """Ends all processes for an error that is to be shown with its traceback.
 
   Does not return in a run of several processes.
   """
