@@ -123,3 +123,19 @@ def test_a_lock_keeps_others_out_until_it_is_let_go(tmp_path):
     pass
   with storage.lock(tmp_path / 'lock'):
     pass
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+  pipe, link, file = (tmp_path / name for name in ('pipe', 'link', 'file'))
+  os.mkfifo(pipe)
+  with pytest.raises(errors.StorageError, match='what is no file'):
+    storage.write_bytes(pipe, b'a')
+  with (
+    pytest.raises(errors.StorageError, match='what is no file'),
+    storage.replacing(pipe, tmp_path),
+  ):
+    pass
+  assert pipe.is_fifo()
+  link.symlink_to(file)
+  storage.write_bytes(link, b'b')
+  assert link.is_symlink() and file.read_bytes() == b'b'

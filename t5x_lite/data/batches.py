@@ -130,14 +130,12 @@ class Batches:
     count = min(limit or self.num_examples, self.num_examples)
     rows = np.arange(size) if rows is None else rows
     for first in range(0, count, size):
-      place_B = first + rows[first + rows < count]
+      place_B = np.minimum(first + rows, count - 1)
       index_B = place_B * self.num_examples // count
       batch = self._examples(_EVALUATION_SEED, np.zeros_like(index_B), index_B)
-      lacking = len(rows) - len(index_B)
-      yield {
-        name: np.pad(x, [(0, lacking)] + [(0, 0)] * (x.ndim - 1))
-        for name, x in batch.items()
-      }
+      for x in batch.values():
+        x[first + rows >= count] = 0
+      yield batch
 
 
 def prefetch(batches, position, size, rows=None):

@@ -1,6 +1,7 @@
 """How the processes of a run find each other, and what they compare."""
 
 import dataclasses
+import json
 import os
 import socket
 import time
@@ -86,7 +87,8 @@ def call_roll(place, facts):
       got=e.strerror or e,
       fix='choose another port by --coordinator_address',
     ) from e
-  found, said = {}, {0: facts}
+  # Its own as those of the others: out of JSON, where a tuple is a list.
+  found, said = {}, {0: json.loads(json.dumps(facts))}
   try:
     with server:
       _answer(server, place, found, said)
