@@ -35,12 +35,20 @@ def _environment(devices):
   return {k: v for k, v in os.environ.items() if k != 'XLA_FLAGS'} | changes
 
 
-def _relay(pipe, prefix):
-  """Prints each line of a process with its rank before it."""
-  for line in pipe:
-    if not _CHATTER.match(line):
-      sys.stdout.write(f'{prefix}{line}')
-      sys.stdout.flush()
+def _relay(pipe, prefix, faults):
+  """Prints each line of a process with its rank before it.
+
+  Where our own output fails, the pipe is closed, and so fails theirs: else they
+  would wait for ever until someone reads it.
+  """
+  with pipe:
+    try:
+      for line in pipe:
+        if not _CHATTER.match(line):
+          sys.stdout.write(f'{prefix}{line}')
+          sys.stdout.flush()
+    except OSError as e:
+      faults.append(e)
 
 
 def run(command, processes, devices):
@@ -53,42 +61,46 @@ def run(command, processes, devices):
 
   Returns:
     The exit code of the process that failed first, or 0.
+
+  Raises:
+    OSError: what they print can't be written.
   """
   address = f'127.0.0.1:{_free_port()}'
-  running, relays = {}, []
-  for index in range(processes):
-    process = subprocess.Popen(
-      [
-        sys.executable,
-        '-m',
-        't5x_lite',
-        *command,
-        f'--coordinator_address={address}',
-        f'--process_count={processes}',
-        f'--process_index={index}',
-      ],
-      env=_environment(devices),
-      stdin=subprocess.DEVNULL,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      encoding='utf-8',
-      errors='replace',
-      start_new_session=True,  # Ctrl-C reaches them through us alone
-    )
-    running[index] = process
-    relay = threading.Thread(
-      target=_relay, args=[process.stdout, f'[{index}] '], daemon=True
-    )
-    relay.start()
-    relays.append(relay)
+  running, relays, faults = {}, [], []
 
   def forward(number, _):
     for process in running.values():
       process.send_signal(number)
 
+  # Before any is started: else a signal could end us, and leave them behind.
   old = {s: signal.signal(s, forward) for s in (signal.SIGINT, signal.SIGTERM)}
   try:
-    return _wait(running)
+    for index in range(processes):
+      place = {
+        'coordinator_address': address,
+        'process_count': processes,
+        'process_index': index,
+      }
+      running[index] = process = subprocess.Popen(
+        [sys.executable, '-m', 't5x_lite', *command]
+        + [f'--{name}={value}' for name, value in place.items()],
+        env=_environment(devices),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding='utf-8',
+        errors='replace',
+        start_new_session=True,  # Ctrl-C reaches them through us alone
+      )
+      relays.append(
+        threading.Thread(
+          target=_relay,
+          args=[process.stdout, f'[{index}] ', faults],
+          daemon=True,
+        )
+      )
+      relays[-1].start()
+    code = _wait(running)
   finally:
     for process in running.values():
       process.kill()
@@ -96,6 +108,9 @@ def run(command, processes, devices):
       signal.signal(number, handler)
     for relay in relays:
       relay.join(timeout=5)
+  if faults:
+    raise faults[0]
+  return code
 
 
 def _wait(running):

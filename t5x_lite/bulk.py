@@ -141,12 +141,14 @@ def _check_output(output, lines):
     )
   folder = storage.absolute(output).parent
   if storage.is_local(output) and (
-    path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK)
+    (path.exists() and not os.path.isfile(path))  # /dev/null, for one
+    or not folder.is_dir()
+    or not os.access(folder, os.W_OK)
   ):
     raise errors.StorageError(
       'cannot write the output',
       where=output,
-      got='a folder' if path.is_dir() else None,
+      got='what is there is no file' if path.exists() else None,
       expected='a file in a folder that is there and can be written',
     )
 

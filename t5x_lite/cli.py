@@ -113,7 +113,6 @@ def make_parser():
     metavar='SECONDS',
     help='a step that takes longer ends the run; default: 3600',
   )
-
   add(
     '--profile',
     type=values.window,
@@ -244,11 +243,9 @@ def add_place(add):
     help='of this one, from 0',
   )
   add('--multiprocess', action='store_true', help='ask the cluster for these')
-  wait = dict(type=values.positive, metavar='S')
-  add(
-    '--initialization_timeout', **wait, default=300, help='seconds to meet: 300'
-  )
-  add('--heartbeat_timeout', **wait, default=30, help='seconds of silence: 30')
+  wait = dict(type=values.positive, metavar='SECONDS')
+  add('--initialization_timeout', **wait, default=300, help='to meet: 300')
+  add('--heartbeat_timeout', **wait, default=30, help='of silence: 30')
 
 
 def parse_launch(argv):
@@ -354,8 +351,10 @@ def main(argv=None):
       # It may be the output that failed. Python would complain again at exit.
       os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(e, BrokenPipeError):
+      processes.end(errors.NOT_READ)
       return errors.NOT_READ
     if '--debug' in argv:
+      processes.crash(e)
       raise
     notes = getattr(e, '__notes__', ())  # what else went wrong
     if remote or isinstance(e, OSError):
@@ -370,5 +369,6 @@ def main(argv=None):
       print(f't5x_lite: {text}', file=sys.stderr)
     return e.exit_code
   except KeyboardInterrupt:
+    processes.end(errors.INTERRUPTED, 'interrupted')
     print('t5x_lite: interrupted', file=sys.stderr)
     return errors.INTERRUPTED

@@ -209,12 +209,29 @@ class Appender:
       self._due = ended + max(self._SECONDS, 20 * (ended - begun))
 
 
+def _target(name):
+  """The local file behind a name's links, in whose place a new one may come.
+
+  Raises:
+    StorageError: it is a device, a pipe or a folder. To put a file in the
+      place of `/dev/null` would be the end of many programs.
+  """
+  real = os.path.realpath(name)
+  # To etils a device is a file, too.
+  if os.path.exists(real) and not os.path.isfile(real):
+    raise errors.StorageError(
+      'cannot write', where=name, got='what is no file', expected='a file'
+    )
+  return path(real)
+
+
 def write_bytes(name, data):
   """Writes a whole file so that a reader sees the old or the new one."""
   name = path(name)
   if not is_local(name):
     objects.write(name, data)
     return
+  name = _target(name)
   new = name.parent / f'.{name.name}.{uuid.uuid4().hex}'
   try:
     with open(new, 'wb') as f:
@@ -246,7 +263,7 @@ def replacing(name, folder):
     name: the file.
     folder: holds it until then; on the same disk where that is local.
   """
-  name = path(name)
+  name = _target(name) if is_local(name) else path(name)
   with tempfile.TemporaryDirectory(
     dir=folder if is_local(folder) else None, ignore_cleanup_errors=True
   ) as scratch:

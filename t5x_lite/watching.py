@@ -1,5 +1,6 @@
 """What may end a training loop from outside: signals, and standing still."""
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -77,10 +78,12 @@ class Watchdog:
       fix='see above where each thread of each process stands; if steps are'
       ' that slow, allow more by --step_timeout',
     )
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):
+      sys.stdout.flush()
     faulthandler.dump_traceback(sys.__stderr__)
     if processes.count() > 1:
       time.sleep(3)  # for the others to show the same
     processes.fail(error, str(error))
-    print(f't5x_lite: {error}', file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):
+      print(f't5x_lite: {error}', file=sys.stderr, flush=True)
     os._exit(error.exit_code)

@@ -152,6 +152,16 @@ def test_evaluation_reads_each_example_once(made, size):
       assert (values[empty] == 0).all(), name
 
 
+def test_evaluation_by_parts_of_a_batch(made):
+  """A process may have rows that only fill up."""
+  held_out = batches(made, 'validation')
+  [whole] = held_out.evaluation(8)
+  for part in np.split(np.arange(8), 4):
+    [found] = held_out.evaluation(8, rows=part)
+    for name, values in found.items():
+      np.testing.assert_array_equal(values, whole[name][part])
+
+
 def test_evaluation_is_alike_for_all_seeds(made):
   one, two = (
     [rows(b) for b in batches(made, 'validation', seed=seed).evaluation(4)]

@@ -66,6 +66,11 @@ def test_all_meet():
   assert found == {0: [1, 2], 1: [0], 2: [0]}
 
 
+def test_options_that_are_lists_are_alike():
+  fact = {'--tasks': ('a', 'b'), '--shard': [0, 1]}
+  assert meet(2, dict.fromkeys(range(2), fact)) == {0: [1], 1: [0]}
+
+
 def test_t5x_997_missing_processes_are_named():
   """t5x#997: a pod hung, as the command ran on one host alone."""
   found = meet(4, {0: {}, 2: {}}, timeout=1)

@@ -142,3 +142,19 @@ def test_tensorstore_183_a_file_system_without_locks(
   ):
     pass
   assert os.strerror(code) in str(e.value) and 'another process' not in str(e)
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+  pipe, link, file = (tmp_path / name for name in ('pipe', 'link', 'file'))
+  os.mkfifo(pipe)
+  with pytest.raises(errors.StorageError, match='what is no file'):
+    storage.write_bytes(pipe, b'a')
+  with (
+    pytest.raises(errors.StorageError, match='what is no file'),
+    storage.replacing(pipe, tmp_path),
+  ):
+    pass
+  assert pipe.is_fifo()
+  link.symlink_to(file)
+  storage.write_bytes(link, b'b')
+  assert link.is_symlink() and file.read_bytes() == b'b'

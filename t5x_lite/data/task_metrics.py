@@ -54,7 +54,8 @@ def compute(metric, task, examples, output):
     else:
       found = made.compute()
     return {name: plain(value) for name, value in found.items()}
-  except Exception as e:  # the user's own functions raise what they like
+  # The user's own functions raise what they like.
+  except (Exception, SystemExit) as e:
     raise errors.DataError(
       'a metric or postprocessing of a task failed',
       where=task.name,

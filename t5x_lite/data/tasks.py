@@ -45,7 +45,7 @@ def import_modules(names, say):
       )
     try:
       module = importlib.import_module(name)
-    except Exception as e:
+    except (Exception, SystemExit) as e:
       missing = isinstance(e, ModuleNotFoundError) and (
         e.name == name or name.startswith(f'{e.name}.')
       )

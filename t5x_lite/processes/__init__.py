@@ -134,8 +134,17 @@ def fail(error, text):
     _group.fail(text, error.exit_code)
 
 
+def end(exit_code, text=None):
+  """Ends all processes for what is no fault, such as Ctrl-C.
+
+  Does not return in a run of several processes.
+  """
+  if _group is not None:
+    _group.fail(text, exit_code)
+
+
 def crash(error):
-  """Ends all processes for an error that no one foresaw, with its traceback.
+  """Ends all processes for an error that is to be shown with its traceback.
 
   Does not return in a run of several processes.
   """

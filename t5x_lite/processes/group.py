@@ -1,5 +1,6 @@
 """What holds the processes of a run together while it runs."""
 
+import contextlib
 import json
 import os
 import sys
@@ -60,7 +61,8 @@ class Group:
       peer.inbox.put(message)
     elif kind == 'fault':
       who = f'process {peer.index}: ' if self.place.index == 0 else ''
-      self.fail(who + message['text'], message['exit_code'])
+      text = message['text'] and who + message['text']
+      self.fail(text, message['exit_code'])
     elif kind == 'stop':
       if self.place.index == 0:
         self._wanted = message['name']
@@ -76,17 +78,15 @@ class Group:
     text, code = f'process {peer.index} {how}', errors.DeviceError.exit_code
     if peer.index == 0:
       # At once: JAX's client aborts when it notices the same.
-      print(f't5x_lite: {text}', file=sys.stderr, flush=True)
+      _show(text)
       os._exit(code)
     self.fail(text, code)
 
   def fail(self, text, exit_code):
+    """Ends all processes; process 0 shows the text, if there is one."""
     if not self._ending.acquire(blocking=False):
       time.sleep(60)  # another thread is about to end this process
-    if self.place.index == 0:
-      print(f't5x_lite: {text}', file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _show(text if self.place.index == 0 else None)
     self._tell(kind='fault', text=text, exit_code=exit_code)
     # So that no process takes the end of this one for the cause; process 0
     # goes last, since JAX aborts whoever outlives it, with words of its own.
@@ -157,3 +157,12 @@ class Group:
       for peer in self._peers.values():
         peer.knows.wait()
     return self._stop
+
+
+def _show(text):
+  """Prints a last line, if there is one, on whatever can still be written."""
+  with contextlib.suppress(OSError):
+    sys.stdout.flush()
+  with contextlib.suppress(OSError):
+    if text:
+      print(f't5x_lite: {text}', file=sys.stderr, flush=True)

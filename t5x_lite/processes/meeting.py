@@ -2,6 +2,7 @@
 
 import dataclasses
 import ipaddress
+import json
 import os
 import socket
 import time
@@ -108,7 +109,8 @@ def call_roll(place, facts):
       got=e.strerror or e,
       fix='name this machine and a free port of it by --coordinator_address',
     ) from e
-  found, said = {}, {0: facts}
+  # Its own as those of the others: out of JSON, where a tuple is a list.
+  found, said = {}, {0: json.loads(json.dumps(facts))}
   try:
     with server:
       _answer(server, place, found, said)
