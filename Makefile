@@ -1,11 +1,13 @@
 # Every target sets up the virtual environment that it needs. `make help` lists
-# them; `make test PYTHON=python3.12` uses another Python, in .venv-3.12.
+# them; `make test PYTHON=python3.12` uses another Python, in .venv-3.12, and
+# `make test JOBS=8` more cores.
 SHELL := /bin/bash
 comma := ,
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
+JOBS ?= 2
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 VENV := $(if $(filter $(PYTHON),python3),.venv,.venv-$(VERSION))
 PINS := $(wildcard constraints/$(VERSION).txt)
@@ -34,7 +36,7 @@ quickstart: $(READY) $(SHAKESPEARE)  ## train a small T5 on Shakespeare, measure
 	@$(BIN)/t5x_lite quickstart
 
 test: $(READY)  ## the tests that need neither torch nor a network
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 faults: $(READY)  ## kill, interrupt and starve a training run, minutes long
 	@$(BIN)/python -m pytest -m faults

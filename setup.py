@@ -58,6 +58,7 @@ setuptools.setup(
     'gpu': [f'jax[cuda12]{JAX}'],
     'test': [
       'pytest>=9.2,<10',
+      'pytest-xdist>=3.8,<4',
       'ruff>=0.17,<0.18',
       *GCS,
       'gcp-storage-emulator>=2026.7.19',
