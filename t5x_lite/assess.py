@@ -47,6 +47,9 @@ def saved(
   with checkpoints.Checkpoints.reader(workdir) as saver:
     chosen = [best.find(saver, None if which == 'all' else which)]
     for step in processes.first(saver.steps) if which == 'all' else chosen:
+      if which == 'all' and step not in processes.first(saver.steps):
+        say(f'step {step} is gone meanwhile: left out')
+        continue
       settings = infer.read_run(saver, step)
       if settings != run:
         run = settings

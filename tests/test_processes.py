@@ -440,6 +440,23 @@ def test_orbax_h6_a_signal_to_one_process_stops_all_at_one_step(
   assert runs.metrics(tmp_path)[-1]['step'] == step
 
 
+@pytest.mark.parallel
+@pytest.mark.parametrize('closed', [True, False])
+def test_no_process_waits_for_a_reader_that_left(running, closed):
+  """As `| head` leaves, or a launcher that is killed."""
+  process, find = running
+  children = [find(index) for index in range(3)]
+  if closed:
+    process.stdout.close()
+    assert process.wait(30) == errors.NOT_READ
+  else:
+    process.kill()
+  deadline = time.monotonic() + 30
+  while any(os.path.exists(f'/proc/{child}') for child in children):
+    assert time.monotonic() < deadline
+    time.sleep(0.1)
+
+
 # -- clusters -----------------------------------------------------------------
 
 
