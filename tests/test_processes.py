@@ -446,11 +446,11 @@ def test_no_process_waits_for_a_reader_that_left(running, closed):
   """As `| head` leaves, or a launcher that is killed."""
   process, find = running
   children = [find(index) for index in range(3)]
-  if closed:
-    process.stdout.close()
-    assert process.wait(30) == errors.NOT_READ
-  else:
+  if not closed:
     process.kill()
+  process.stdout.close()
+  code = process.wait(30)
+  assert code == (errors.NOT_READ if closed else -signal.SIGKILL)
   deadline = time.monotonic() + 30
   while any(os.path.exists(f'/proc/{child}') for child in children):
     assert time.monotonic() < deadline
