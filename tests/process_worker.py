@@ -28,7 +28,7 @@ def whole(tree):
 def gradients(out):
   """Loss and gradients of a step with dropout on packed rows, to a file."""
   run = tiny.run(
-    tiny.transformer(dropout=0.2),
+    tiny.transformer(dropout=0.2, dtype='float64'),
     mesh=specs.Mesh(data=1, fsdp=2, tensor=2),
     batch_size=16,
     microbatches=2,

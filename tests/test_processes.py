@@ -171,6 +171,7 @@ def test_t5x_defect_19_the_time_to_meet_is_an_option(monkeypatch):
 def workers(task, count, out, *arguments, devices=4):
   """Runs `process_worker` in some processes of that many devices in all."""
   address = free_address()
+  x64 = str(int(task == 'gradients'))
   started = [
     subprocess.Popen(
       [
@@ -179,7 +180,8 @@ def workers(task, count, out, *arguments, devices=4):
         'tests.process_worker',
         *map(str, (task, address, count, index, out, *arguments)),
       ],
-      env=os.environ | {'JAX_NUM_CPU_DEVICES': str(devices // count)},
+      env=os.environ
+      | {'JAX_NUM_CPU_DEVICES': str(devices // count), 'JAX_ENABLE_X64': x64},
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,

@@ -52,14 +52,17 @@ def plain():
 
 
 def gradients(axes, microbatches, num_devices=8):
-  """(metrics, gradients, compiled text) of a step on packed rows."""
+  """(metrics, gradients, compiled text) of a step on packed rows.
+
+  In float64: sums in another order differ in float32 by as much as is allowed.
+  """
   run = tiny.run(
-    tiny.transformer(dropout=0.2, num_heads=8),
+    tiny.transformer(dropout=0.2, num_heads=8, dtype='float64'),
     mesh=specs.Mesh(**axes),
     batch_size=32,
     microbatches=microbatches,
   )
-  with tiny.kept_gradients():
+  with tiny.kept_gradients(), jax.enable_x64(True):
     [metrics], state, text = steps(run, 1, num_devices)
   return metrics, state['opt_state'], text
 
@@ -102,7 +105,7 @@ def test_megatron_7452_levanter_842_t5x_defects_2_and_20_gradients(
     assert metrics[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
 
   def assert_near(x, y):
-    assert np.linalg.norm(x - y) < 1e-6 * np.linalg.norm(y)
+    assert np.linalg.norm(x - y) < 3e-7 * np.linalg.norm(y)
 
   jax.tree.map(assert_near, found, wanted)
   if axes['data'] == 8:  # no row of a microbatch goes from device to device
@@ -111,7 +114,7 @@ def test_megatron_7452_levanter_842_t5x_defects_2_and_20_gradients(
 
 
 def assert_no_device_holds_all_logits(text, size):
-  for shape in set(re.findall(r'f32\[([\d,]+)\]', text)):
+  for shape in set(re.findall(r'f(?:32|64)\[([\d,]+)\]', text)):
     sizes = [int(n) for n in shape.split(',')]
     assert math.prod(sizes) < size or 8 not in sizes or 128 not in sizes, shape
 
