@@ -912,7 +912,7 @@ PLACES = {
   'folder for the record': (
     resume('config_folder', Run__steps=2),
     7,
-    ['config_folder/config.json', 'Is a directory'],
+    ['config_folder/config.json', 'what is no file'],
   ),
   'file for the tokenised corpus': (
     train_with(Data__store='{0}/file'),
