@@ -35,7 +35,7 @@ help:  ## this list
 quickstart: $(READY) $(SHAKESPEARE)  ## train a small T5 on Shakespeare, measure it, try it
 	@$(BIN)/t5x_lite quickstart
 
-test: $(READY)  ## the tests that need neither torch nor a network
+test: $(READY) $(SHAKESPEARE)  ## the tests that need neither torch nor a network
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 faults: $(READY)  ## kill, interrupt and starve a training run, minutes long

@@ -58,8 +58,8 @@ def saved(
           run, model, mesh, tasks, examples, batch_size, workdir, say
         )
       if measures.HELD_OUT in measure.names:
-        data_ = measure.settings(measures.HELD_OUT)['data']
-        fit.check_data(saver, step, data_)
+        fingerprint = measure.settings(measures.HELD_OUT)['data']
+        fit.check_data(saver, step, fingerprint)
       params, found[step] = None, {}
       for name in measure.names:
         settings = {'checkpoint': saver.fingerprint(step)}

@@ -167,25 +167,10 @@ def make_parser():
     help='of the input, text or jsonl; default: by its name',
   )
   add('--field', default='inputs', metavar='NAME', help='of JSON, the text')
-  add(
-    '--length',
-    type=values.positive,
-    metavar='N',
-    help='most tokens: of a prediction 64, of a blank 16',
-  )
-  add(
-    '--batch_size',
-    type=values.positive,
-    default=32,
-    metavar='N',
-    help='lines computed at once; default: 32',
-  )
-  add(
-    '--candidates',
-    type=values.positive,
-    metavar='N',
-    help='give the N likeliest fillings of each <extra_id_0>',
-  )
+  number = dict(type=values.positive, metavar='N')
+  add('--length', **number, help='most tokens: of a prediction 64, a blank 16')
+  add('--batch_size', **number, default=32, help='lines at once; default: 32')
+  add('--candidates', **number, help='N likeliest fillings of each blank')
   add(
     '--shard',
     type=values.shard,

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from t5x_lite import losses
 from t5x_lite.nn import modules
 
 
@@ -82,7 +83,7 @@ def log_probs(model, params, batch):
     log_probs_BL, float32 at least, 0 where no token is.
   """
   logits_BLV = model.apply(params, batch)
-  target_BL1 = batch['decoder_target_tokens'][..., None]
-  right_BL = jnp.take_along_axis(logits_BLV, target_BL1, axis=-1)[..., 0]
-  gain_BL = right_BL - jax.nn.logsumexp(logits_BLV, axis=-1)
-  return jnp.where(batch['decoder_segment_ids'] > 0, gain_BL, 0)
+  log_z_BL, right_BL = losses.log_partition(
+    logits_BLV, batch['decoder_target_tokens']
+  )
+  return jnp.where(batch['decoder_segment_ids'] > 0, right_BL - log_z_BL, 0)

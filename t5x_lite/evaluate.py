@@ -51,12 +51,6 @@ def make_eval_step(model, is_text_V):
   return eval_step
 
 
-def fill_up(batch_size, mesh):
-  """The least number of rows, from a batch size on, that the mesh can share."""
-  shards = partitioning.batch_shards(mesh.shape)
-  return -(-batch_size // shards) * shards
-
-
 def joined(batches, count):
   """{name: float64 [N]} of the rows of batches, without those that fill up."""
   return {
@@ -78,7 +72,7 @@ class HeldOut:
   def __init__(self, model, batches, vocabulary, mesh, batch_size):
     self.batches, self.mesh = batches, mesh
     # Rows that fill up a batch count for nothing: it may be larger than asked.
-    self.batch_size = fill_up(batch_size, mesh)
+    self.batch_size = partitioning.fill_up(batch_size, mesh)
     ids = np.arange(vocabulary.size)
     is_text = ~vocabulary.is_sentinel(ids) & ~np.isin(
       ids, [vocabulary.eos_id, vocabulary.pad_id]
@@ -150,7 +144,7 @@ class Tasks:
     """
     self.mesh, self._start_id = mesh, vocabulary.pad_id
     most = max((len(task.examples) for task in tasks), default=1)
-    self.batch_size = fill_up(min(batch_size, most), mesh)
+    self.batch_size = partitioning.fill_up(min(batch_size, most), mesh)
     longest = [
       max((task.longest(name) for task in tasks), default=1)
       for name in ('inputs', 'targets')

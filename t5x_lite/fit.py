@@ -192,12 +192,21 @@ def fit(
       else:
         state, position = saver.restore(begin, program.abstract_state)
         say(f'going on from step {begin} in {workdir}')
-      train_on = loop.Loop(
-        program, saver, batches, measures, follower, workdir, stop, say
-      )
-      train_on.sinks, train_on.window = sinks, window
       stop.in_loop = True
-      with watching.Watchdog(step_timeout) as train_on.watchdog:
+      with watching.Watchdog(step_timeout) as watchdog:
+        train_on = loop.Loop(
+          program=program,
+          saver=saver,
+          batches=batches,
+          measures=measures,
+          best=follower,
+          workdir=workdir,
+          stop=stop,
+          watchdog=watchdog,
+          say=say,
+          sinks=sinks,
+          window=window,
+        )
         ended_by = train_on(state, begin or 0, position['examples'], record)
         saver.wait()
   return (

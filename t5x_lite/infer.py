@@ -16,6 +16,7 @@ from t5x_lite import models
 from t5x_lite import partitioning
 from t5x_lite import record as records
 from t5x_lite import specs
+from t5x_lite.corruptions import features
 
 VOCABULARY = 'vocabulary.model'  # in a workdir, what it was trained with
 LONGEST = 16  # inputs, in lengths of training; attention grows with the square
@@ -81,11 +82,8 @@ class Predictor:
     rows = [self.tokens(text) for text in texts]
     # Lengths in steps, so that few shapes are compiled.
     length = -(-max(map(len, rows)) // 64) * 64
-    tokens = np.zeros((len(rows), length), np.int32)
-    segments = np.zeros_like(tokens)
-    for n, row in enumerate(rows):
-      tokens[n, : len(row)], segments[n, : len(row)] = row, 1
-    return tokens, segments
+    tokens, lengths = features.pad_rows(rows, length)
+    return tokens, (np.arange(length) < lengths[:, None]).astype(np.int32)
 
   def _on_mesh(self, arrays, at_least=0):
     """Rows spread over the devices, filled up with copies of the last one.
@@ -93,15 +91,10 @@ class Predictor:
     A copy ends when the row does; an empty row might be decoded without end.
     """
     count = max(len(next(iter(arrays.values()))), at_least)
-    shards = partitioning.batch_shards(self.mesh.shape)
-    rows = np.arange(-(-count // shards) * shards)
-    sharding = partitioning.batch_sharding(self.mesh)
-
-    def put(x):
-      x = x[np.minimum(rows, len(x) - 1)]
-      return jax.make_array_from_callback(x.shape, sharding, lambda i: x[i])
-
-    return jax.tree.map(put, arrays)
+    size = partitioning.fill_up(count, self.mesh)
+    local = partitioning.local_rows(self.mesh, size)
+    own = {name: x[np.minimum(local, len(x) - 1)] for name, x in arrays.items()}
+    return partitioning.put_batch(own, self.mesh, size)
 
   def decode(self, tokens, segments, length, prompt=None, at_least=0):
     """Greedy tokens and their log probabilities, numpy [B, length].
@@ -155,15 +148,13 @@ class Predictor:
     """
     inputs, input_segments = self.encode(texts)
     wanted, segments = self.encode(targets)
-    before = np.roll(wanted, 1, axis=1)
-    before[:, 0] = self.vocabulary.pad_id
-    batch = {
-      'encoder_input_tokens': inputs,
-      'encoder_segment_ids': input_segments,
-      'decoder_input_tokens': before,
-      'decoder_target_tokens': wanted,
-      'decoder_segment_ids': segments,
-    }
+    batch = features.encoder_decoder(
+      inputs,
+      input_segments.sum(1),
+      wanted,
+      segments.sum(1),
+      self.vocabulary.pad_id,
+    )
     with jax.set_mesh(self.mesh):
       gains = self._log_probs(self.params, self._on_mesh(batch, at_least))
     return [

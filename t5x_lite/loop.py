@@ -70,18 +70,39 @@ class Meter:
     return rates
 
 
+@dataclasses.dataclass(kw_only=True)
 class Loop:
-  """Steps, metrics, evaluations and saves, in the order that they fall due."""
+  """Steps, metrics, evaluations and saves, in the order that they fall due.
 
-  def __init__(
-    self, program, saver, batches, measures, follower, workdir, stop, say
-  ):
-    self.program, self.run = program, program.run
-    self.saver, self.batches = saver, batches
-    self.measures, self.best = measures, follower
-    self.workdir, self.stop, self.say = workdir, stop, say
-    self.sinks, self.window = metrics.DEFAULT, None
-    self.rows = partitioning.local_rows(program.mesh, self.run.batch_size)
+  Attributes:
+    program: train.Program.
+    saver: checkpoints.Checkpoints.
+    batches: data.Batches of what is trained on.
+    measures: measures.Measures.
+    best: best.Best.
+    workdir: the run directory.
+    stop: watching.StopSignals.
+    watchdog: watching.Watchdog.
+    say: prints a line, in process 0.
+    sinks: metrics.Sinks.
+    window: profiling.Window, or None.
+  """
+
+  program: object
+  saver: object
+  batches: object
+  measures: object
+  best: object
+  workdir: object
+  stop: object
+  watchdog: object
+  say: object
+  sinks: object
+  window: object
+
+  def __post_init__(self):
+    self.run = self.program.run
+    self.rows = partitioning.local_rows(self.program.mesh, self.run.batch_size)
 
   def __call__(self, state, begin, examples, record):
     """Trains from step `begin`, with that many examples consumed before.

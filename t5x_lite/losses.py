@@ -6,6 +6,13 @@ import jax
 import jax.numpy as jnp
 
 
+def log_partition(logits_BLV, targets_BL):
+  """(log Z of each token's logits, the logit of its target), each [B, L]."""
+  log_z_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
+  right_BL = jnp.take_along_axis(logits_BLV, targets_BL[..., None], -1)[..., 0]
+  return log_z_BL, right_BL
+
+
 def cross_entropy(
   logits_BLV, targets_BL, weights_BL, z_loss=0.0, label_smoothing=0.0, axis=None
 ):
@@ -28,8 +35,7 @@ def cross_entropy(
     (loss sum, weight sum, {name: sum} of loss, cross_ent_loss, z_loss,
     accuracy), all scalars, or [B] for rows.
   """
-  log_z_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
-  right_BL = jnp.take_along_axis(logits_BLV, targets_BL[..., None], -1)[..., 0]
+  log_z_BL, right_BL = log_partition(logits_BLV, targets_BL)
   cross_BL = log_z_BL - right_BL
   if label_smoothing:
     others = logits_BLV.shape[-1] - 1

@@ -4,17 +4,16 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
-import math
 import os
 import tempfile
 import time
 import uuid
 
 from t5x_lite import errors
+from t5x_lite import numbers
 from t5x_lite import storage
 
 _FILE = 'metrics.jsonl'
-_NOT_IN_JSON = ('nan', 'inf', '-inf')  # written as strings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,14 +83,11 @@ class Metrics:
 
   def write(self, step, split, values):
     """Adds what was measured at a step of a split: numbers by name."""
-    numbers = {name: float(value) for name, value in values.items()}
-    line = {'step': step, 'split': split} | {
-      name: value if math.isfinite(value) else str(value)
-      for name, value in numbers.items()
-    }
+    values = {name: float(value) for name, value in values.items()}
+    line = {'step': step, 'split': split} | numbers.to_json(values)
     self._file.add(f'{json.dumps(line)}\n')
     for sink in self._sinks:
-      sink.write(step, split, numbers)
+      sink.write(step, split, values)
 
   def flush(self):
     """Returns once all that was written is stored, as a save needs it."""
@@ -123,10 +119,7 @@ def read(workdir):
   file = storage.path(workdir) / _FILE
   if not file.exists():
     raise errors.DataError('no metrics', where=file, fix='train there first')
-  return [
-    {k: float(v) if v in _NOT_IN_JSON else v for k, v in line.items()}
-    for line in _lines(file)
-  ]
+  return [numbers.from_json(line) for line in _lines(file)]
 
 
 class TensorBoard:

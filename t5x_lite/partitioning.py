@@ -4,6 +4,7 @@ Layers name the axes of their arrays; the table below is all that ties those
 names to the mesh.
 """
 
+import functools
 import math
 import os
 
@@ -248,11 +249,20 @@ def batch_sharding(mesh):
   return NamedSharding(mesh, PartitionSpec(RULES['batch']))
 
 
+def fill_up(batch_size, mesh):
+  """The least number of rows, from a batch size on, that the mesh can share."""
+  shards = batch_shards(mesh.shape)
+  return -(-batch_size // shards) * shards
+
+
+@functools.lru_cache  # asked again at every step
 def local_rows(mesh, batch_size):
   """Which rows of a batch the devices of this process hold, in order."""
   places = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
   rows = {n for [part] in places.values() for n in range(batch_size)[part]}
-  return np.array(sorted(rows))
+  found = np.array(sorted(rows))
+  found.flags.writeable = False
+  return found
 
 
 def put_batch(batch, mesh, batch_size):

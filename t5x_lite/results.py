@@ -6,15 +6,14 @@ metrics of all such files.
 """
 
 import json
-import math
 import re
 
 from t5x_lite import evaluate
+from t5x_lite import numbers
 from t5x_lite import processes
 from t5x_lite import storage
 
 _ALL = 'metrics.json'
-_NOT_IN_JSON = ('nan', 'inf', '-inf')  # written as strings
 _HIDDEN = ('tokens', 'text_tokens', 'examples', 'unigram_entropy')  # in a table
 
 
@@ -43,12 +42,15 @@ def save(workdir, name, step, metrics, settings, lines=None):
     return folder / f'{name}-{step}.json'
   if lines is not None:
     text = ''.join(
-      json.dumps(_strict(line), ensure_ascii=False) + '\n' for line in lines
+      json.dumps(numbers.to_json(line), ensure_ascii=False) + '\n'
+      for line in lines
     )
     storage.write_text(folder / f'{name}-{step}.jsonl', text)
   result = {'name': name, 'step': step, 'metrics': metrics}
   text = json.dumps(
-    _strict(result | {'settings': settings}), indent=2, ensure_ascii=False
+    numbers.to_json(result | {'settings': settings}),
+    indent=2,
+    ensure_ascii=False,
   )
   storage.write_text(folder / f'{name}-{step}.json', f'{text}\n')
   return folder / f'{name}-{step}.json'
@@ -60,12 +62,7 @@ def find(workdir, name, step, settings):
   result = processes.first(lambda: _read(file))
   if result is None or result.get('settings') != settings:
     return None
-  return {
-    metric: float(value)
-    if isinstance(value, str) and value in _NOT_IN_JSON
-    else value
-    for metric, value in result['metrics'].items()
-  }
+  return numbers.from_json(result['metrics'])
 
 
 def gather(workdir):
@@ -91,17 +88,6 @@ def _read(entry):
     return result if isinstance(result['metrics'], dict) else None
   except (FileNotFoundError, ValueError, LookupError, TypeError):
     return None
-
-
-def _strict(value):
-  """Plain JSON whose floats JSON can say; the others are strings."""
-  if isinstance(value, dict):
-    return {name: _strict(item) for name, item in value.items()}
-  if isinstance(value, list):
-    return [_strict(item) for item in value]
-  if isinstance(value, float) and not math.isfinite(value):
-    return str(value)
-  return value
 
 
 def tables(found):

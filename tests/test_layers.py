@@ -8,7 +8,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 # A module imports only from the lines above its own; a folder also from itself.
 LEVELS = """
-errors allocator noise values
+errors allocator noise values numbers
 specs processes objects
 storage record watching
 recipes manifest best lines parts

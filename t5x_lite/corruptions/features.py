@@ -3,6 +3,14 @@
 import numpy as np
 
 
+def pad_rows(rows, length):
+  """Rows of tokens as int32 [B, length], and their lengths [B]."""
+  tokens_BL = np.zeros((len(rows), length), np.int32)
+  for n, row in enumerate(rows):
+    tokens_BL[n, : len(row)] = row
+  return tokens_BL, np.array([len(row) for row in rows], np.int32)
+
+
 def _row_features(lengths_B, width):
   """Segment ids and positions [B, L] of rows that hold one example each."""
   positions_L = np.arange(width, dtype=np.int32)

@@ -136,8 +136,8 @@ class Task:
       self.examples[n] if n < len(self.examples) else nothing for n in places
     ]
     return features.encoder_decoder(
-      *_padded([row['inputs'] for row in rows], inputs),
-      *_padded([row['targets'] for row in rows], targets),
+      *features.pad_rows([row['inputs'] for row in rows], inputs),
+      *features.pad_rows([row['targets'] for row in rows], targets),
       start_id,
     )
 
@@ -351,14 +351,6 @@ def _unreadable(task, error):
     got=f'{type(error).__name__}: {lines[0].strip()[:200]}',
     fix='see that its data are on this machine; --debug shows where it fails',
   )
-
-
-def _padded(rows, length):
-  """Rows of tokens as int32 [B, length], and their lengths [B]."""
-  tokens = np.zeros((len(rows), length), np.int32)
-  for n, row in enumerate(rows):
-    tokens[n, : len(row)] = row
-  return tokens, np.array([len(row) for row in rows], np.int32)
 
 
 def _describe(settings):
