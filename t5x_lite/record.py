@@ -6,7 +6,7 @@ import json
 from t5x_lite import errors
 from t5x_lite import specs
 
-# What a resumed run may change. Anything else, and any setting that specs.py
+# What a resumed run may change. Anything else, and any setting that specs/
 # gains later, makes another model or other data.
 _MAY_CHANGE = (
   'model.dtype',

@@ -1,6 +1,6 @@
 """Writes the golden records of all recipes, and the table in gin/README.md.
 
-Run `python tests/golden/make_records.py` after a recipe or specs.py changed,
+Run `python tests/golden/make_records.py` after a recipe or specs/ changed,
 and read the difference before it is committed.
 """
 
@@ -19,7 +19,7 @@ INTRO = """\
 `t5x_lite train --gin_file=t5/1_1_base --workdir=DIR` trains one;
 `--gin.Run.steps=10` and the like change a setting, and `include
 't5/1_1_base.gin'` starts a recipe of your own from it. A recipe can name
-nothing but the classes and fields of `t5x_lite/specs.py`: it runs no code.
+nothing but the classes and fields of `t5x_lite/specs/`: it runs no code.
 
 """
 
