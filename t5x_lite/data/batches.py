@@ -5,14 +5,15 @@ is there the permutation(n % N)-th of the split. Its corruption depends on the
 seed, the epoch and which example it is, on nothing else.
 """
 
-import functools
-
 import grain
 import numpy as np
 
 from t5x_lite import corruptions
 from t5x_lite import errors
+from t5x_lite import specs
+from t5x_lite.corruptions import features
 from t5x_lite.corruptions import random_bits
+from t5x_lite.data import ending
 from t5x_lite.data import order
 
 _EVALUATION_SEED = 0  # the same for all runs, so that they can be compared
@@ -35,9 +36,29 @@ def check(run, vocabulary):
       where=run.data.vocabulary,
       fix=f'--gin.Transformer.vocab_size={-(-vocabulary.size // 128) * 128}',
     )
-  corruptions.OBJECTIVES[type(run.objective)].check(
-    run.objective, run.data.lengths, vocabulary
-  )
+  name, model = type(run.objective).__name__, run.model
+  if not model.decoder_layers:
+    raise errors.ConfigError(
+      f'{name} says its targets, and an encoder alone says nothing',
+      got='Transformer.decoder_layers 0',
+      fix='--gin.Transformer.decoder_layers=N',
+    )
+  corruption = corruptions.OBJECTIVES[type(run.objective)]
+  corruption.check(run.objective, run.data.lengths, vocabulary)
+  if model.encoder_layers and 'inputs' not in feature_lengths(run):
+    raise errors.ConfigError(
+      f'{name} has no inputs, and so nothing for an encoder to read',
+      got=f'Transformer.encoder_layers {model.encoder_layers}',
+      fix='take PrefixLM, or --gin.Transformer.encoder_layers=0',
+    )
+  if isinstance(model.position, getattr(specs, 'Learned', ())):
+    for stack, width in widths(run).items():
+      if width > model.position.length:
+        raise errors.ConfigError(
+          f'a row of the {stack} is longer than Learned.length',
+          got=f'{width} tokens, Learned.length {model.position.length}',
+          fix=f'--gin.Learned.length={width}, or shorter Data.lengths',
+        )
 
 
 def feature_lengths(run):
@@ -46,13 +67,25 @@ def feature_lengths(run):
   return corruption.feature_lengths(run.objective, run.data.lengths)
 
 
+def widths(run):
+  """Places in a row of each stack, a dict: `encoder` if any, and `decoder`.
+
+  A decoder alone reads inputs and targets in one row, as long as both can be.
+  """
+  if run.model.encoder_layers:
+    lengths = feature_lengths(run)
+    return {'encoder': lengths['inputs'], 'decoder': lengths['targets']}
+  corruption = corruptions.OBJECTIVES[type(run.objective)]
+  return {'decoder': corruption.joint_length(run.objective, run.data.lengths)}
+
+
 class Batches:
   """The examples of one split.
 
   An example is so many tokens of the split in a row, across documents, as the
-  objective fills its lengths with. What is left at the end is an example too,
-  a shorter one, if the objective can make one of it (span corruption needs two
-  tokens).
+  objective fills its lengths with; language models read EOS behind each
+  document. What is left at the end is an example too, a shorter one, if the
+  objective can make one of it (span corruption needs two tokens).
 
   Attributes:
     num_examples: examples in an epoch.
@@ -73,11 +106,15 @@ class Batches:
       errors.DataError: the split is missing or makes no example.
     """
     check(run, vocabulary)
-    self._objective, self._lengths = run.objective, feature_lengths(run)
-    self._seed, self._vocabulary = run.seed, vocabulary
+    self._run, self._lengths = run, feature_lengths(run)
+    self._width, self._vocabulary = widths(run)['decoder'], vocabulary
     self._corruption = corruptions.OBJECTIVES[type(run.objective)]
-    self._raw = self._corruption.raw_length(run.objective, run.data.lengths)
+    self._raw = self._corruption.raw_length(
+      run.objective, run.data.lengths, vocabulary
+    )
     self._tokens = store.split(split)
+    if self._corruption.ENDS_DOCUMENTS:
+      self._tokens = ending.Ended(self._tokens, vocabulary.eos_id)
     whole, rest = divmod(self._tokens.num_tokens, self._raw)
     self.num_examples = whole + (rest >= self._corruption.MIN_LENGTH)
     self.fingerprint = store.fingerprint
@@ -100,20 +137,23 @@ class Batches:
     """
     places_B = position + (np.arange(size) if rows is None else rows)
     epoch_B, place_B = np.divmod(places_B, self.num_examples)
-    index_B = order.permutation(self.num_examples, self._seed, epoch_B, place_B)
-    return self._examples(self._seed, epoch_B, index_B)
+    seed = self._run.seed
+    index_B = order.permutation(self.num_examples, seed, epoch_B, place_B)
+    return self._examples(seed, epoch_B, index_B)
 
   def _examples(self, seed, epoch_B, index_B):
     start_B = index_B * self._raw
     lengths_B = np.minimum(self._raw, self._tokens.num_tokens - start_B)
-    return self._corruption.features(
-      self._objective,
+    rows = self._corruption.examples(
+      self._run.objective,
       self._tokens.rows(start_B, self._raw),
       lengths_B,
-      functools.partial(random_bits.bits, seed, 'corruption', epoch_B, index_B),
+      random_bits.Draw(seed, 'corruption', epoch_B, index_B),
       self._vocabulary,
       self._lengths,
     )
+    start_id = self._vocabulary.pad_id
+    return features.of_stack(self._run.model, rows, start_id, self._width)
 
   def evaluation(self, size, limit=None, rows=None):
     """Batches of each example once, in order, corrupted always alike.

@@ -6,6 +6,9 @@ from typing import Literal
 from t5x_lite import errors
 from t5x_lite.specs.data import Data
 from t5x_lite.specs.model import Transformer
+from t5x_lite.specs.objectives import CausalLM
+from t5x_lite.specs.objectives import Denoisers
+from t5x_lite.specs.objectives import PrefixLM
 from t5x_lite.specs.objectives import SpanCorruption
 from t5x_lite.specs.optimizers import Adafactor
 from t5x_lite.specs.rules import AxisSize
@@ -74,7 +77,7 @@ class Run(Spec):
   """Everything that makes a training run what it is."""
 
   model: Transformer
-  objective: SpanCorruption
+  objective: SpanCorruption | PrefixLM | CausalLM | Denoisers
   data: Data
   optimizer: Adafactor
   mesh: Mesh = Mesh()
