@@ -34,15 +34,26 @@ def check(objective, lengths, vocabulary):
   """Refuses what can't be trained."""
   both = ['inputs', 'targets']
   checks.names(objective, lengths, both, both)
+  members = list(_members(objective, lengths, vocabulary))
+  longest = max(len(mode) for _, _, mode, _ in members)
   length = raw_length(objective, lengths, vocabulary)
-  members = _members(objective, lengths, vocabulary)
-  for n, (module, spec, mode, left) in enumerate(members):
-    if left['inputs'] < 3:
-      raise errors.ConfigError(
-        "Data.lengths['inputs'] is too short for Denoisers",
-        got=lengths['inputs'],
-        expected=f'{len(mode) + 3} or more, {len(mode)} of them a mode',
-      )
+  if length < MIN_LENGTH:
+    raise errors.ConfigError(
+      "Data.lengths['inputs'] is too short for Denoisers",
+      got=lengths['inputs'],
+      expected=f'{longest + 3} or more, {longest} of them a mode',
+    )
+  needed = max(
+    module.targets_length(spec, length) for module, spec, _, _ in members
+  )
+  if lengths['targets'] < needed:
+    raise errors.ConfigError(
+      "Data.lengths['targets'] is too short for Denoisers",
+      got=lengths['targets'],
+      expected=f'{needed} or more for {lengths["inputs"]} inputs',
+      fix=f'--gin.Data.lengths="{lengths | {"targets": needed}}"',
+    )
+  for n, (module, spec, _, left) in enumerate(members):
     try:
       module.check(spec, left, vocabulary, length)
     except errors.ConfigError as e:

@@ -26,7 +26,7 @@ def check(objective, lengths, vocabulary, length=None):
   length = length or raw_length(objective, lengths)
   checks.inputs(objective, lengths, length, MIN_LENGTH)
   found = feature_lengths(objective, lengths)
-  checks.targets(objective, found, _targets(objective, length))
+  checks.targets(objective, found, targets_length(objective, length))
   checks.end(vocabulary)
 
 
@@ -44,7 +44,7 @@ def raw_length(objective, lengths, vocabulary=None):
   return length
 
 
-def _targets(objective, length):
+def targets_length(objective, length):
   """Most targets, with EOS, of texts of at most this length."""
   if objective.density:
     return int(_said(length, objective.density)) + 1
@@ -54,7 +54,7 @@ def _targets(objective, length):
 def feature_lengths(objective, lengths):
   """The lengths of inputs and targets; unless given, targets just fit."""
   length = raw_length(objective, lengths)
-  return {'targets': _targets(objective, length)} | lengths
+  return {'targets': targets_length(objective, length)} | lengths
 
 
 def joint_length(objective, lengths):

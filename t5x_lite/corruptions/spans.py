@@ -205,7 +205,7 @@ def check(objective, lengths, vocabulary, length=None):
       fix='lower SpanCorruption.density or raise SpanCorruption.mean_span',
     )
   found = feature_lengths(objective, lengths)
-  checks.targets(objective, found, noise + spans + 1)
+  checks.targets(objective, found, targets_length(objective, length))
   checks.end(vocabulary)
   if spans > vocabulary.sentinels:
     raise errors.ConfigError(
@@ -217,21 +217,23 @@ def check(objective, lengths, vocabulary, length=None):
     )
 
 
-def _sizes(objective, lengths):
-  """(inputs, targets) of the longest text that makes one example."""
-  length = raw_length(objective, lengths)
+def targets_length(objective, length):
+  """Most targets, with EOS, of texts of at most this length."""
   noise, spans = span_counts(length, objective.density, objective.mean_span)
-  return int(length - noise + spans) + 1, int(noise + spans) + 1
+  return int(noise + spans) + 1
 
 
 def feature_lengths(objective, lengths):
   """The lengths of inputs and targets; unless given, targets just fit."""
-  return {'targets': _sizes(objective, lengths)[1]} | lengths
+  length = raw_length(objective, lengths)
+  return {'targets': targets_length(objective, length)} | lengths
 
 
 def joint_length(objective, lengths):
   """Most tokens of inputs and targets together."""
-  return sum(_sizes(objective, lengths))
+  length = raw_length(objective, lengths)
+  _, spans = span_counts(length, objective.density, objective.mean_span)
+  return int(length + 2 * spans) + 2
 
 
 def raw_length(objective, lengths, vocabulary=None):
