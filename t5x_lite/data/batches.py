@@ -51,7 +51,7 @@ def check(run, vocabulary):
       got=f'Transformer.encoder_layers {model.encoder_layers}',
       fix='take PrefixLM, or --gin.Transformer.encoder_layers=0',
     )
-  if isinstance(model.position, getattr(specs, 'Learned', ())):
+  if isinstance(model.position, specs.Learned):
     for stack, width in widths(run).items():
       if width > model.position.length:
         raise errors.ConfigError(
