@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import typing
 
 from t5x_lite import errors
 from t5x_lite import specs
@@ -24,12 +25,14 @@ _MAY_CHANGE = (
   'log_every',
   'z_loss',
   'label_smoothing',
+  'loss_normalizer',
   'evaluation',
   'checkpoints',
 )
 # Of these, what the optimizer's state depends on: by value, or by its presence.
 _STATE = ('optimizer.type', 'optimizer.factored')
-_STATE_PRESENCE = ('optimizer.beta1',)
+_STATE_PRESENCE = ('optimizer.beta1', 'optimizer.momentum')
+_GROUPS = 'optimizer.groups'  # what is frozen has no state
 _NEWER = 'read it with the version of t5x_lite that wrote it'
 
 
@@ -52,7 +55,7 @@ def record(run):
     }
     return {'type': type(run).__name__, **fields}
   if isinstance(run, tuple):
-    return list(run)
+    return [record(item) for item in run]
   return dict(run) if isinstance(run, dict) else run
 
 
@@ -116,16 +119,24 @@ def _from_record(recorded, where):
       )
   specs.check_missing(cls, settings, name, where)
   for key, value in settings.items():
+    rule = fields[key].type
     if isinstance(value, dict):
-      takes_spec = any(
-        isinstance(member, type) and issubclass(member, specs.Spec)
-        for member in specs.alternatives(fields[key].type)
+      settings[key] = (
+        _from_record(value, where) if _takes_spec(rule) else dict(value)
       )
-      settings[key] = _from_record(value, where) if takes_spec else dict(value)
+    elif isinstance(value, list) and _takes_spec(*typing.get_args(rule)[:1]):
+      settings[key] = [_from_record(item, where) for item in value]
   try:
     return cls(**settings)
   except errors.ConfigError as e:
     raise e.at(where) from None
+
+
+def _takes_spec(rule=None):
+  return any(
+    isinstance(member, type) and issubclass(member, specs.Spec)
+    for member in specs.alternatives(rule)
+  )
 
 
 def compare(old, new, where='record'):
@@ -144,7 +155,9 @@ def compare(old, new, where='record'):
   for path, before, after in _differences(old, new):
     presence = (before is None) != (after is None)
     fits = _is_under(path, _MAY_CHANGE) and not (
-      _is_under(path, _STATE) or (_is_under(path, _STATE_PRESENCE) and presence)
+      _is_under(path, _STATE)
+      or (_is_under(path, _STATE_PRESENCE) and presence)
+      or (path == _GROUPS and _frozen(before) != _frozen(after))
     )
     line = f'{path}: {_brief(before)} -> {_brief(after)}'
     (told if fits else refused).append(line)
@@ -162,6 +175,14 @@ def flatten(recorded, path=''):
   }
 
 
+def _frozen(groups):
+  """(pattern, whether it freezes) of each group, to the last that does."""
+  found = [(group['pattern'], not group['rate']) for group in groups or ()]
+  while found and not found[-1][1]:
+    found.pop()
+  return found
+
+
 def _is_under(path, names):
   return any(f'{path}.'.startswith(f'{name}.') for name in names)
 
@@ -177,5 +198,14 @@ def _differences(old, new, path=''):
 
 
 def _brief(value):
-  is_spec = isinstance(value, dict) and 'type' in value
-  return value['type'] if is_spec else repr(value)
+  if isinstance(value, dict) and 'type' in value:
+    return value['type']
+  if isinstance(value, list) and any(isinstance(x, dict) for x in value):
+    return '[' + ', '.join(_one_line(x) for x in value) + ']'
+  return repr(value)
+
+
+def _one_line(recorded):
+  """A spec that is one of a list, as Group(pattern='.*', rate=0.0)."""
+  settings = [f'{k}={v!r}' for k, v in recorded.items() if k != 'type']
+  return f'{recorded["type"]}({", ".join(settings)})'
