@@ -88,13 +88,13 @@ def normalize(normalizer, weights_BL, segment_ids_BL):
   if normalizer == 'AVERAGE_PER_SEQUENCE':
 
     def count(weights_L, ids_L):
-      """How many tokens count of the sequence that a token belongs to."""
+      """(tokens that count of each token's sequence, sequences with any)."""
       sums = jax.ops.segment_sum(weights_L, ids_L, len(ids_L) + 1)
-      return sums[ids_L]
+      return sums[ids_L], jnp.sum(sums > 0)
 
-    count_BL = jax.vmap(count)(weights_BL, segment_ids_BL)
-    shares_BL = 1 / jnp.maximum(count_BL, 1)
-    return shares_BL, jnp.sum(weights_BL * shares_BL)
+    count_BL, sequences_B = jax.vmap(count)(weights_BL, segment_ids_BL)
+    amount = jnp.sum(sequences_B).astype(weights_BL.dtype)
+    return 1 / jnp.maximum(count_BL, 1), amount
   if normalizer == 'NUM_TOTAL_TARGET_TOKENS':
     return None, jnp.asarray(weights_BL.size, weights_BL.dtype)
   return None, jnp.sum(weights_BL)

@@ -1,5 +1,7 @@
 """The loss against numpy in float64, written out by its definition."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -205,6 +207,7 @@ def test_levanter_842_t5x_defect_2_normalizers(normalizer, microbatches):
   assert float(got) == pytest.approx(expected, rel=1e-12)
 
 
+@functools.cache
 def step_gradients(normalizer, microbatches, num_devices=1):
   """(metrics, gradients) of a train step of the toy model, in float64."""
   run = tiny.run(
