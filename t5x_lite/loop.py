@@ -218,11 +218,12 @@ class Loop:
     if row <= self.run.optimizer.skip_nonfinite:
       self.progress.note(f'skipped step {step}, which is not finite: {got}')
       return
+    self.saver.wait()
     saved = self.saver.latest()
     kind = type(self.run.optimizer).__name__
     raise errors.NumericError(
       f'loss or gradient is not finite at step {step}'
-      + (f', the {row:.0f}th in a row' if row > 1 else ''),
+      + (f', nor in the {row - 1:.0f} before it' if row > 1 else ''),
       got=got,
       fix=f'lower Schedule.peak, or set {kind}.clip_norm; '
       + ('no step' if saved is None else f'step {saved}')

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from t5x_lite import errors
+from t5x_lite import loop
 from t5x_lite import optimizers
 from t5x_lite import partitioning
 from t5x_lite import specs
@@ -312,3 +313,44 @@ def test_state_is_whole_however_an_optimizer_is_switched():
   }
   for cls, more in own.items():
     assert layout(cls) == layout(cls, **switched, **more)
+
+
+class Recorder:
+  """A saver, progress and meter that note what is asked of them."""
+
+  def __init__(self):
+    self.notes = []
+
+  def note(self, text):
+    self.notes.append(text)
+
+  def count(self, found):
+    pass
+
+  def wait(self):
+    pass
+
+  def latest(self):
+    return 30
+
+
+def test_a_run_skips_as_many_steps_in_a_row_as_it_may():
+  """One message ends it; the loop knows nothing but the step's metrics."""
+  fake = Recorder()
+  optimizer = specs.Lamb(schedule=RATE, skip_nonfinite=2)
+  run = tiny.run(optimizer=optimizer, log_every=1000, steps=1000)
+  one = object.__new__(loop.Loop)
+  one.run, one.saver, one.progress, one.meter = run, fake, fake, fake
+  bad = {'loss': np.nan, 'grad_norm': 1.0}
+  for step, row in [(31, 1), (32, 2), (34, 1)]:
+    one.report((step, bad | {'skipped_in_a_row': row}))
+  assert [note.split(',')[0] for note in fake.notes] == [
+    f'skipped step {step}' for step in (31, 32, 34)
+  ]
+  with pytest.raises(errors.NumericError) as e:
+    one.report((40, bad | {'skipped_in_a_row': 3}))
+  for word in ('step 40, nor in the 2 before', 'Lamb.clip_norm', 'step 30'):
+    assert word in str(e.value)
+  one.run = tiny.run()  # may skip none
+  with pytest.raises(errors.NumericError, match='Adafactor.clip_norm'):
+    one.report((3, bad))
