@@ -1,6 +1,7 @@
 """The train step, and a run's program laid out on a mesh."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -44,13 +45,13 @@ def make_train_step(run, model, optimizer):
 
   def loss(trained, params, batch, keys_B):
     params = optimizer.merge(trained, params)
-    weights_BL = batch['decoder_loss_weights']
+    weights_BL = batch[f'{model.side}_loss_weights']
     shares_BL, divisor = losses.normalize(
-      run.loss_normalizer, weights_BL, batch['decoder_segment_ids']
+      run.loss_normalizer, weights_BL, batch[f'{model.side}_segment_ids']
     )
     total, weight, sums = losses.cross_entropy(
       model.apply(params, batch, keys_B if run.model.dropout else None),
-      batch['decoder_target_tokens'],
+      batch[f'{model.side}_target_tokens'],
       weights_BL,
       run.z_loss,
       run.label_smoothing,
@@ -98,11 +99,12 @@ def make_train_step(run, model, optimizer):
     metrics |= found | {
       'weight': sums['weight'],
       'tokens': sum(
-        jnp.sum(batch[f'{side}_segment_ids'] > 0)
-        for side in ('encoder', 'decoder')
+        jnp.sum(x > 0) for name, x in batch.items() if 'segment' in name
       ),
-      'data/digest': digest(batch['decoder_target_tokens'])
-      ^ digest(batch['encoder_input_tokens']),
+      'data/digest': functools.reduce(
+        jnp.bitwise_xor,
+        (digest(x) for name, x in sorted(batch.items()) if 'tokens' in name),
+      ),
     }
     state = {
       'step': step + 1,

@@ -268,9 +268,10 @@ def test_the_norm_is_of_the_gradients_that_there_are():
     10,
   )
   grads = params = jax.tree.map(np.ones_like, start())
-  _, _, metrics = built.update(
-    built.trained(grads), built.init(params), params, 0, 0.0
-  )
+  with jax.enable_x64(True):
+    _, _, metrics = built.update(
+      built.trained(grads), built.init(params), params, 0, 0.0
+    )
   assert metrics['grad_norm'] == pytest.approx((128 * 32 + 32) ** 0.5)
 
 

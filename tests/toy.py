@@ -38,6 +38,7 @@ class Model:
   """Has what train.py asks of a model."""
 
   axes = pick(1)
+  side = 'decoder'
 
   def __init__(self, spec):
     dtype = np.float64 if spec.dtype == 'float64' else np.float32
