@@ -16,6 +16,7 @@ from t5x_lite import loop
 from t5x_lite import measures as measuring
 from t5x_lite import metrics
 from t5x_lite import partitioning
+from t5x_lite import pretrained
 from t5x_lite import processes
 from t5x_lite import record as records
 from t5x_lite import storage
@@ -154,6 +155,9 @@ def fit(
       checkpoints.Checkpoints(workdir, run.checkpoints) as saver,
     ):
       begin = processes.first(lambda: resumable(run, record, saver, say))
+      # On the way back from a checkpoint of its own, no other counts.
+      fresh = begin is None and run.start_from is not None
+      start = pretrained.Pretrained(run, program.model) if fresh else None
       store = open_store(run.data, vocabulary, say)
       batches = data.Batches(run, store, vocabulary, 'train')
       processes.same('corpus or vocabulary', batches.fingerprint)
@@ -188,7 +192,10 @@ def fit(
       ):
         say(line)
       if begin is None:
-        position, state = {'examples': 0}, program.init()
+        given = start and start.read(program.abstract_state['params'])
+        position, state = {'examples': 0}, program.init(given)
+        for line in start.notes() if start else ():
+          say(line)
       else:
         state, position = saver.restore(begin, program.abstract_state)
         say(f'going on from step {begin} in {workdir}')

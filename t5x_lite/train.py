@@ -12,9 +12,19 @@ from t5x_lite import optimizers
 from t5x_lite import partitioning
 
 
-def init_state(model, tx, seed):
-  """A fresh state: step, params and the optimizer's state."""
+def init_state(model, tx, seed, given):
+  """A fresh state: step, params and the optimizer's state.
+
+  Args:
+    model: models.Model.
+    tx: its optimizer.
+    seed: of the parameters that are drawn.
+    given: {path: array} of those that are not.
+  """
   params = model.init(jax.random.fold_in(jax.random.key(seed), 0))
+  params = jax.tree_util.tree_map_with_path(
+    lambda path, x: given.get(partitioning.path_name(path), x), params
+  )
   return {
     'step': jnp.zeros((), jnp.int32),
     'params': params,
@@ -124,7 +134,7 @@ class Program:
     partitioning.check_batch(mesh.shape, run.batch_size, run.microbatches)
     model = models.build(run.model)
     tx = optimizers.build(run.optimizer, model.axes, run.steps)
-    shapes = jax.eval_shape(lambda: init_state(model, tx, run.seed))
+    shapes = jax.eval_shape(lambda: init_state(model, tx, run.seed, {}))
     params = partitioning.shardings(shapes['params'], model.axes, mesh)
     shardings = {
       'step': partitioning.replicated(mesh),
@@ -144,14 +154,19 @@ class Program:
   def shardings(self):
     return jax.tree.map(lambda x: x.sharding, self.abstract_state)
 
-  def init(self):
-    """The state before the first step, each array made where it lies."""
+  def init(self, given=None):
+    """The state before the first step, each array made where it lies.
+
+    Args:
+      given: {path: array} of parameters that are known; they are used up.
+    """
     # One program with the layout of the step's own output: else the first step
     # would be compiled for one layout and the second for another.
     return jax.jit(
-      lambda: init_state(self.model, self.tx, self.run.seed),
+      lambda given: init_state(self.model, self.tx, self.run.seed, given),
       out_shardings=self.shardings,
-    )()
+      donate_argnums=0,
+    )(given or {})
 
   def compile_step(self, batch):
     """The train step, compiled for batches of rows like these (of numpy)."""

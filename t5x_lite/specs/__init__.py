@@ -15,6 +15,7 @@ from t5x_lite.specs.run import Best
 from t5x_lite.specs.run import Checkpoints
 from t5x_lite.specs.run import Evaluation
 from t5x_lite.specs.run import Mesh
+from t5x_lite.specs.run import Pretrained
 from t5x_lite.specs.run import Run
 
 SPECS = {
@@ -31,5 +32,6 @@ SPECS = {
     Evaluation,
     Best,
     Checkpoints,
+    Pretrained,
   )
 }

@@ -1,6 +1,7 @@
 """A run, and where, when and how it is measured and saved."""
 
 import dataclasses
+import re
 from typing import Literal
 
 from t5x_lite import errors
@@ -70,6 +71,36 @@ class Checkpoints(Spec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Pretrained(Spec):
+  """The checkpoint of another run that the parameters of a new one start from.
+
+  The optimizer starts afresh. A name such as `decoder/self_attention/query` is
+  a path in the nested dict of parameters, as `train --dry_run` prints it.
+  """
+
+  path: str  # a workdir, or the folder of a step in its checkpoints
+  step: Natural | Literal['best'] | None = None  # None: the latest
+  # Regex of whole new names: the old name, with \\1 for its groups, or None for
+  # a parameter that is drawn anew. The first that matches counts.
+  rules: dict[str, str | None] | None = None
+  drop: tuple[str, ...] = ()  # regexes of whole old names that nobody needs
+  same_vocabulary: bool = True  # False: its rows may mean other tokens here
+
+  def __post_init__(self):
+    super().__post_init__()
+    for name, patterns in (('rules', self.rules or {}), ('drop', self.drop)):
+      for pattern in patterns:
+        try:
+          re.compile(pattern)
+        except re.error as e:
+          raise errors.ConfigError(
+            f'wrong value for Pretrained.{name}',
+            got=repr(pattern),
+            expected=f'a regular expression; {e}',
+          ) from None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Run(Spec):
   """Everything that makes a training run what it is."""
 
@@ -87,6 +118,7 @@ class Run(Spec):
   label_smoothing: Fraction = 0.0  # arXiv:1512.00567
   evaluation: Evaluation = Evaluation()
   checkpoints: Checkpoints = Checkpoints()
+  start_from: Pretrained | None = None  # fine-tuning; of a new run alone
 
   def __post_init__(self):
     super().__post_init__()
