@@ -4,6 +4,7 @@ from t5x_lite.specs.data import Data
 from t5x_lite.specs.model import T5Bias
 from t5x_lite.specs.model import Transformer
 from t5x_lite.specs.objectives import SpanCorruption
+from t5x_lite.specs.objectives import Supervised
 from t5x_lite.specs.optimizers import Adafactor
 from t5x_lite.specs.optimizers import Schedule
 from t5x_lite.specs.rules import Spec
@@ -25,6 +26,7 @@ SPECS = {
     Transformer,
     T5Bias,
     SpanCorruption,
+    Supervised,
     Data,
     Adafactor,
     Schedule,

@@ -13,3 +13,8 @@ class SpanCorruption(Spec):
 
   density: Share = 0.15  # share of the tokens that are masked
   mean_span: Annotated[float, '>= 1'] = 3.0  # mean tokens in a masked span
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Supervised(Spec):
+  """Say the targets of given inputs: text to text, arXiv:1910.10683."""

@@ -8,6 +8,7 @@ from t5x_lite import errors
 from t5x_lite.specs.data import Data
 from t5x_lite.specs.model import Transformer
 from t5x_lite.specs.objectives import SpanCorruption
+from t5x_lite.specs.objectives import Supervised
 from t5x_lite.specs.optimizers import Adafactor
 from t5x_lite.specs.rules import AxisSize
 from t5x_lite.specs.rules import Count
@@ -105,7 +106,7 @@ class Run(Spec):
   """Everything that makes a training run what it is."""
 
   model: Transformer
-  objective: SpanCorruption
+  objective: SpanCorruption | Supervised
   data: Data
   optimizer: Adafactor
   mesh: Mesh = Mesh()
