@@ -41,7 +41,7 @@ class Measures:
     self.names, self._held_out = list(self._tasks), None
     if store is not None and store.has('validation'):
       self.names = [HELD_OUT, *self.names]
-      batches = data.Batches(run, store, vocabulary, 'validation')
+      batches = data.examples(run, store, vocabulary, 'validation')
       self._held_out = evaluate.HeldOut(
         model, batches, vocabulary, mesh, run.batch_size
       )

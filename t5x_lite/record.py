@@ -52,7 +52,7 @@ def record(run):
     }
     return {'type': type(run).__name__, **fields}
   if isinstance(run, tuple):
-    return list(run)
+    return [record(value) for value in run]
   return dict(run) if isinstance(run, dict) else run
 
 
@@ -117,11 +117,10 @@ def _from_record(recorded, where):
   specs.check_missing(cls, settings, name, where)
   for key, value in settings.items():
     if isinstance(value, dict):
-      takes_spec = any(
-        isinstance(member, type) and issubclass(member, specs.Spec)
-        for member in specs.alternatives(fields[key].type)
-      )
+      takes_spec = specs.takes_spec(fields[key].type)
       settings[key] = _from_record(value, where) if takes_spec else dict(value)
+    elif isinstance(value, list) and specs.takes_specs(fields[key].type):
+      settings[key] = [_from_record(member, where) for member in value]
   try:
     return cls(**settings)
   except errors.ConfigError as e:
@@ -151,8 +150,16 @@ def compare(old, new, where='record'):
   return Changes(tuple(refused), tuple(told))
 
 
+def _numbered(recorded):
+  """A list of records as a dict by their numbers, anything else as it is."""
+  if isinstance(recorded, list) and any(isinstance(x, dict) for x in recorded):
+    return {str(n): x for n, x in enumerate(recorded)}
+  return recorded
+
+
 def flatten(recorded, path=''):
   """The settings of a record by their paths, such as `data.lengths.inputs`."""
+  recorded = _numbered(recorded)
   if not isinstance(recorded, dict):
     return {path: recorded}
   return {
@@ -168,6 +175,7 @@ def _is_under(path, names):
 
 def _differences(old, new, path=''):
   """Yields (path, before, after) of the leaves that differ."""
+  old, new = _numbered(old), _numbered(new)
   if isinstance(old, dict) and isinstance(new, dict):
     for key in {**old, **new}:
       below = f'{path}.{key}' if path else key

@@ -138,6 +138,33 @@ T5Bias.buckets = 64
   assert run.model.position.buckets == 8  # a reference keeps the scope
 
 
+MIXTURE = """
+Run.objective = @Denoisers()
+Denoisers.members = [@short/Denoiser(), @long/Denoiser(), @on/Denoiser()]
+Denoiser.objective = @SpanCorruption()
+short/Denoiser.mode = '[NLU]'
+long/Denoiser.rate = 2.0
+long/SpanCorruption.mean_span = 32.0
+on/Denoiser.objective = @PrefixLM()
+Data.lengths = {'inputs': 8, 'targets': 8}
+"""
+
+
+def test_a_list_of_specs(load):
+  run = load(MIXTURE)
+  short, long, on = run.objective.members
+  assert short == specs.Denoiser(objective=specs.SpanCorruption(), mode='[NLU]')
+  assert long == specs.Denoiser(
+    objective=specs.SpanCorruption(mean_span=32.0), rate=2.0
+  )
+  assert on == specs.Denoiser(objective=specs.PrefixLM())
+  assert 'list of Denoiser' in refusal(load, MIXTURE, "Denoisers.members=['a']")
+  again = refusal(load, MIXTURE, 'long/Denoiser.rate=0')
+  assert 'Denoiser.rate' in again and '--gin.long/Denoiser.rate' in again
+  dead = refusal(load, MIXTURE, 'lang/Denoiser.rate=3.0')
+  assert 'nothing uses lang/Denoiser.rate' in dead
+
+
 def test_a_default_spec_can_be_set_without_a_reference(load):
   run = load('T5Bias.per_layer = True\n', 'Mesh.fsdp=4', 'Checkpoints.every=5')
   assert run.model.position == specs.T5Bias(per_layer=True)
@@ -535,6 +562,37 @@ def test_a_record_rebuilds_the_run(load):
   assert record['data']['lengths'] == {'inputs': 8}
   record['data']['lengths']['inputs'] = 98
   assert run.data.lengths == {'inputs': 8}
+
+
+def test_a_record_holds_a_list_of_specs(load):
+  run = load(MIXTURE)
+  record = records.record(run)
+  member = record['objective']['members'][1]
+  assert member['type'] == 'Denoiser' and member['rate'] == 2.0
+  assert member['objective'] == {
+    'type': 'SpanCorruption',
+    'density': 0.15,
+    'mean_span': 32.0,
+  }
+  assert records.from_record(records.to_json(record)) == run
+  flat = records.flatten(record)
+  assert flat['objective.members.1.objective.mean_span'] == 32.0
+  short, long = (
+    records.record(load(MIXTURE + line))
+    for line in (
+      'on/PrefixLM.density = 0.5',
+      'Denoisers.members = [@short/Denoiser(), @long/Denoiser()]',
+    )
+  )
+  assert records.compare(record, short).refused == (
+    'objective.members.2.objective.density: None -> 0.5',
+  )
+  assert records.compare(record, long).refused == (
+    'objective.members.2: Denoiser -> None',
+  )
+  for wrong in ('text', {'type': 'Mesh'}, {'no': 'type'}, None, [{}]):
+    record['objective']['members'][1] = wrong
+    assert 'at x' in refusal(records.from_record, record, 'x')
 
 
 def test_a_record_older_than_a_setting_takes_its_default(load):

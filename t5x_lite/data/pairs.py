@@ -12,6 +12,7 @@ import pathlib
 
 import numpy as np
 
+from t5x_lite import corruptions
 from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.data import corpora
@@ -209,8 +210,28 @@ def _told(value):
   return [getattr(module, '__name__', None), named.__qualname__, digest]
 
 
+def learns(run):
+  """Whether a specs.Run learns from pairs."""
+  return type(run.objective) in corruptions.PAIRS
+
+
 def origin(run, vocabulary):
-  """Where the pairs of a run come from: Lines or Task."""
+  """Where the pairs of a run come from, or None where it learns from text."""
+  if not learns(run):
+    return None
   if run.data.task is not None:
     return Task(run.data, vocabulary)
   return Lines(run.data)
+
+
+def texts(run):
+  """The inputs and targets that a run trains on, to make a vocabulary of."""
+  if run.data.task is not None:
+    raise errors.ConfigError(
+      'a task has its vocabulary already: one is trained on Data.corpus',
+      where='Data.task',
+      got=run.data.task,
+    )
+  for split, pair in Lines(run.data).examples(sources.Report()):
+    if split == 'train':
+      yield from pair

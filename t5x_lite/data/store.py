@@ -35,12 +35,16 @@ def sha256(path):
 
 
 class Array:
-  """A stored sequence of numbers."""
+  """A stored sequence of numbers.
+
+  Attributes:
+    block: how many of them lie in a record.
+  """
 
   def __init__(self, folder, entry):
     """Opens an array by its part of the manifest; checks the files' sizes."""
     self._folder, self._shards = folder, entry['shards']
-    self._dtype, self._block = np.dtype(entry['dtype']), entry['block']
+    self._dtype, self.block = np.dtype(entry['dtype']), entry['block']
     lengths = [shard['length'] for shard in self._shards]
     self._starts = np.cumsum([0, *lengths])
     self._readers = {}
@@ -74,8 +78,8 @@ class Array:
       while at < end:
         shard = int(np.searchsorted(self._starts, at, 'right')) - 1
         first = int(self._starts[shard])
-        record, offset = divmod(at - first, self._block)
-        stop = min(end, at - offset + self._block, int(self._starts[shard + 1]))
+        record, offset = divmod(at - first, self.block)
+        stop = min(end, at - offset + self.block, int(self._starts[shard + 1]))
         pieces.append((row, at - start, shard, record, offset, stop - at))
         records.setdefault(shard, set()).add(record)
         at = stop

@@ -3,6 +3,11 @@
 from t5x_lite.specs.data import Data
 from t5x_lite.specs.model import T5Bias
 from t5x_lite.specs.model import Transformer
+from t5x_lite.specs.objectives import CausalLM
+from t5x_lite.specs.objectives import Classification
+from t5x_lite.specs.objectives import Denoiser
+from t5x_lite.specs.objectives import Denoisers
+from t5x_lite.specs.objectives import PrefixLM
 from t5x_lite.specs.objectives import SpanCorruption
 from t5x_lite.specs.objectives import Supervised
 from t5x_lite.specs.optimizers import Adafactor
@@ -12,6 +17,8 @@ from t5x_lite.specs.rules import alternatives
 from t5x_lite.specs.rules import check_missing
 from t5x_lite.specs.rules import describe
 from t5x_lite.specs.rules import obeys
+from t5x_lite.specs.rules import takes_spec
+from t5x_lite.specs.rules import takes_specs
 from t5x_lite.specs.run import Best
 from t5x_lite.specs.run import Checkpoints
 from t5x_lite.specs.run import Evaluation
@@ -25,8 +32,13 @@ SPECS = {
     Run,
     Transformer,
     T5Bias,
+    CausalLM,
+    PrefixLM,
     SpanCorruption,
+    Denoisers,
+    Denoiser,
     Supervised,
+    Classification,
     Data,
     Adafactor,
     Schedule,

@@ -7,6 +7,10 @@ from typing import Literal
 from t5x_lite import errors
 from t5x_lite.specs.data import Data
 from t5x_lite.specs.model import Transformer
+from t5x_lite.specs.objectives import CausalLM
+from t5x_lite.specs.objectives import Classification
+from t5x_lite.specs.objectives import Denoisers
+from t5x_lite.specs.objectives import PrefixLM
 from t5x_lite.specs.objectives import SpanCorruption
 from t5x_lite.specs.objectives import Supervised
 from t5x_lite.specs.optimizers import Adafactor
@@ -106,7 +110,14 @@ class Run(Spec):
   """Everything that makes a training run what it is."""
 
   model: Transformer
-  objective: SpanCorruption | Supervised
+  objective: (
+    SpanCorruption
+    | PrefixLM
+    | CausalLM
+    | Denoisers
+    | Supervised
+    | Classification
+  )
   data: Data
   optimizer: Adafactor
   mesh: Mesh = Mesh()
