@@ -94,6 +94,7 @@ def test_the_recipes_are_all_there():
     't5/quickstart',
     't5/quickstart_8k',
     't5/bytes',
+    't5/finetune',
   }
 
 
