@@ -38,16 +38,25 @@ def greedy(
   batch = tokens_BK.shape[0]
   forced = jnp.full((batch, length), -1, jnp.int32)
   forced = forced.at[:, : prompt_BP.shape[1]].set(prompt_BP)
-  cache = model.start(params, tokens_BK, segments_BK, length)
+  start_B1 = jnp.full((batch, 1), start_id, jnp.int32)
+  logits_BV, cache = model.start(
+    params,
+    {
+      'encoder_input_tokens': tokens_BK,
+      'encoder_segment_ids': segments_BK,
+      'decoder_input_tokens': start_B1,
+      'decoder_segment_ids': jnp.ones_like(start_B1),
+    },
+    length,
+  )
 
   def unfinished(carry):
     _, _, _, _, done, n = carry
     return (n < length) & ~jnp.all(done)
 
   def step(carry):
-    cache, last, tokens, log_probs, done, n = carry
-    logits, cache = model.step(params, cache, last)
-    log_p = jax.nn.log_softmax(logits)
+    cache, logits_BV, tokens, log_probs, done, n = carry
+    log_p = jax.nn.log_softmax(logits_BV)
     wanted = jax.lax.dynamic_index_in_dim(forced, n, axis=1, keepdims=False)
     likeliest = jnp.argmax(log_p[:, :num_ids], axis=-1)
     chosen = jnp.where(wanted >= 0, wanted, likeliest)
@@ -56,12 +65,13 @@ def greedy(
     tokens = tokens.at[:, n].set(chosen)
     log_probs = log_probs.at[:, n].set(jnp.where(done, 0, gain))
     done |= chosen == eos_id
-    return cache, chosen, tokens, log_probs, done, n + 1
+    logits_BV, cache = model.step(params, cache, chosen)
+    return cache, logits_BV, tokens, log_probs, done, n + 1
 
   dtype = modules.at_least_float32(jnp.dtype(model.spec.dtype))
   carry = (
     cache,
-    jnp.full((batch,), start_id, jnp.int32),
+    logits_BV,
     jnp.zeros((batch, length), jnp.int32),
     jnp.zeros((batch, length), dtype),
     jnp.zeros((batch,), bool),
@@ -84,6 +94,8 @@ def log_probs(model, params, batch):
   """
   logits_BLV = model.apply(params, batch)
   log_z_BL, right_BL = losses.log_partition(
-    logits_BLV, batch['decoder_target_tokens']
+    logits_BLV, batch[f'{model.side}_target_tokens']
   )
-  return jnp.where(batch['decoder_segment_ids'] > 0, right_BL - log_z_BL, 0)
+  return jnp.where(
+    batch[f'{model.side}_segment_ids'] > 0, right_BL - log_z_BL, 0
+  )

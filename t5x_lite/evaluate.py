@@ -34,8 +34,8 @@ def make_eval_step(model, is_text_V):
 
   def eval_step(params, batch):
     logits_BLV = model.apply(params, batch)
-    targets_BL = batch['decoder_target_tokens']
-    weights_BL = batch['decoder_loss_weights']
+    targets_BL = batch[f'{model.side}_target_tokens']
+    weights_BL = batch[f'{model.side}_loss_weights']
     rows = {}
     text_BL = weights_BL * jnp.asarray(is_text_V)[targets_BL]
     for prefix, counted_BL in (('', weights_BL), ('text_', text_BL)):

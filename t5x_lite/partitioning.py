@@ -30,6 +30,8 @@ RULES = {
   'embed': ('fsdp',),
   'kv': (),
   'buckets': (),
+  'positions': (),
+  'types': (),
   'layers': (),
 }
 

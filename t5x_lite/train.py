@@ -1,6 +1,7 @@
 """The train step, and a run's program laid out on a mesh."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -57,8 +58,8 @@ def make_train_step(run, model, tx):
   def loss(params, batch, keys_B):
     total, weight, sums = losses.cross_entropy(
       model.apply(params, batch, keys_B if run.model.dropout else None),
-      batch['decoder_target_tokens'],
-      batch['decoder_loss_weights'],
+      batch[f'{model.side}_target_tokens'],
+      batch[f'{model.side}_loss_weights'],
       run.z_loss,
       run.label_smoothing,
     )
@@ -100,11 +101,12 @@ def make_train_step(run, model, tx):
     metrics |= {
       'weight': sums['weight'],
       'tokens': sum(
-        jnp.sum(batch[f'{side}_segment_ids'] > 0)
-        for side in ('encoder', 'decoder')
+        jnp.sum(x > 0) for name, x in batch.items() if 'segment' in name
       ),
-      'data/digest': digest(batch['decoder_target_tokens'])
-      ^ digest(batch['encoder_input_tokens']),
+      'data/digest': functools.reduce(
+        jnp.bitwise_xor,
+        (digest(x) for name, x in sorted(batch.items()) if 'tokens' in name),
+      ),
       'grad_norm': optax.tree.norm(grads),
       'learning_rate': rate(step),
     }

@@ -1,6 +1,15 @@
 """Every choice that a recipe can make. Standard library only."""
 
 from t5x_lite.specs.data import Data
+from t5x_lite.specs.model import Alibi
+from t5x_lite.specs.model import FanIn
+from t5x_lite.specs.model import Glorot
+from t5x_lite.specs.model import LayerNorm
+from t5x_lite.specs.model import Learned
+from t5x_lite.specs.model import Normal
+from t5x_lite.specs.model import RMSNorm
+from t5x_lite.specs.model import Rope
+from t5x_lite.specs.model import Sinusoid
 from t5x_lite.specs.model import T5Bias
 from t5x_lite.specs.model import Transformer
 from t5x_lite.specs.objectives import CausalLM
@@ -32,6 +41,15 @@ SPECS = {
     Run,
     Transformer,
     T5Bias,
+    Learned,
+    Sinusoid,
+    Rope,
+    Alibi,
+    RMSNorm,
+    LayerNorm,
+    FanIn,
+    Normal,
+    Glorot,
     CausalLM,
     PrefixLM,
     SpanCorruption,
