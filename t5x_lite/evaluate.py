@@ -143,6 +143,7 @@ class Tasks:
       batch_size: examples at once, at most.
     """
     self.mesh, self._start_id = mesh, vocabulary.pad_id
+    self._spec = model.spec
     most = max((len(task.examples) for task in tasks), default=1)
     self.batch_size = partitioning.fill_up(min(batch_size, most), mesh)
     longest = [
@@ -187,7 +188,8 @@ class Tasks:
     local = partitioning.local_rows(self.mesh, self.batch_size)
     rows, predictions = [], []
     for start in range(0, examples, self.batch_size):
-      batch = task.batch(start + local, *self._widths, self._start_id)
+      places = start + local
+      batch = task.batch(self._spec, places, *self._widths, self._start_id)
       here = partitioning.put_batch(batch, self.mesh, self.batch_size)
       rows.append(jax.device_get(self._step(params, here)[0]))
       if task.predicts:

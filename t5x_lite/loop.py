@@ -186,9 +186,8 @@ class Loop:
     batch = self.batches.at(examples, run.batch_size, self.rows)
     step_fn = self.program.compile_step(batch)
     seconds = time.perf_counter() - started
-    lengths = [
-      batch[f'{side}_input_tokens'].shape[1] for side in ('encoder', 'decoder')
-    ]
+    widths = data.widths(run)
+    lengths = [widths.get(side, 0) for side in ('encoder', 'decoder')]
     cost = flops.train_step(run.model, run.batch_size, *lengths)
     peak, how = flops.peak(jax.devices())
     self.say(

@@ -61,7 +61,7 @@ def batch(features, vocabulary, console=None):
     console: a rich console; default: standard output.
   """
   console = console or rich_console.Console(highlight=False, soft_wrap=True)
-  for row in range(len(features['encoder_input_tokens'])):
+  for row in range(len(next(iter(features.values())))):
     console.rule(f'example {row}')
     example = {name: values[row] for name, values in features.items()}
     for name, values in example.items():
@@ -70,8 +70,8 @@ def batch(features, vocabulary, console=None):
         side = name.split('_')[0]
         real = example[f'{side}_segment_ids'] > 0
         counted = (
-          example['decoder_loss_weights'] > 0
-          if name == 'decoder_target_tokens'
+          example[f'{side}_loss_weights'] > 0
+          if name.endswith('_target_tokens')
           else real
         )
         console.print(tokens(values[real], counted[real], vocabulary))

@@ -14,6 +14,7 @@ from t5x_lite.data.batches import check
 from t5x_lite.data.batches import examples
 from t5x_lite.data.batches import feature_lengths
 from t5x_lite.data.batches import prefetch
+from t5x_lite.data.batches import widths
 from t5x_lite.data.building import open_or_build
 from t5x_lite.data.corpora import documents
 from t5x_lite.data.pairs import origin
@@ -35,6 +36,7 @@ __all__ = [
   'prefetch',
   'tasks',
   'train_vocabulary',
+  'widths',
 ]
 
 

@@ -33,13 +33,14 @@ class Starts:
       reached_B = self._first_of(middle_B) <= places_B
       low_B = np.where(reached_B, middle_B, low_B)
       high_B = np.where(reached_B, high_B, middle_B)
-    begin_B = low_B * self._block
-    number_BJ = begin_B[:, None] + np.arange(self._block)
-    starts_BJ = self._documents.read(begin_B, self._block) + number_BJ
-    before_BJ = (starts_BJ <= places_B[:, None]) & (
-      number_BJ < len(self._documents)
-    )
-    return begin_B + before_BJ.sum(axis=1) - 1
+    # Those blocks in a row are sorted, as the whole is.
+    blocks_U = np.unique(low_B)
+    begin_U = blocks_U * self._block
+    number_UJ = begin_U[:, None] + np.arange(self._block)
+    first_UJ = self._documents.read(begin_U, self._block) + number_UJ
+    first_N = first_UJ[number_UJ < len(self._documents)]
+    at_B = np.searchsorted(first_N, places_B, side='right') - 1
+    return number_UJ.ravel()[at_B]
 
 
 class Ended:
@@ -57,22 +58,30 @@ class Ended:
     self.num_tokens = tokens.num_tokens + tokens.num_documents
     self._starts = Starts(tokens.arrays['documents'])
 
+  def _next(self, document_B, count):
+    """Numbers of the documents behind these, and where the store has them.
+
+    What is behind the last one is where it ends, and then nowhere.
+    """
+    next_BJ = document_B[:, None] + 1 + np.arange(count)
+    after_BJ = self._tokens.arrays['documents'].read(next_BJ[:, 0], count)
+    after_BJ[next_BJ == self.num_documents] = self._tokens.num_tokens
+    after_BJ[next_BJ > self.num_documents] = np.iinfo(np.int64).max // 2
+    return next_BJ, after_BJ
+
   def rows(self, starts_B, length):
     """Stretches of tokens, int32 [B, length], zero past the end."""
     starts_B = np.asarray(starts_B)
     document_B = self._starts.find(starts_B)
-    last_B = self._starts.find(starts_B + length)
-    most = int((last_B - document_B).max()) + 1
+    # As many documents as a row is likely to touch, or more where it has more.
+    most = 2 + 2 * length * self.num_documents // self.num_tokens
+    next_BJ, after_BJ = self._next(document_B, most)
+    while (after_BJ[:, -1] + next_BJ[:, -1] <= starts_B + length).any():
+      most *= 2
+      next_BJ, after_BJ = self._next(document_B, most)
     # Document d + 1 starts one place behind the end of document d.
-    next_BJ = document_B[:, None] + 1 + np.arange(most)
-    after_BJ = self._tokens.arrays['documents'].read(next_BJ[:, 0], most)
-    after_BJ = np.where(
-      next_BJ < self.num_documents, after_BJ, self._tokens.num_tokens
-    )
     ends_BJ = after_BJ + next_BJ - 1 - starts_B[:, None]
-    row_J, end_J = np.nonzero(
-      (ends_BJ < length) & (next_BJ <= self.num_documents)
-    )
+    row_J, end_J = np.nonzero(ends_BJ < length)
     is_end_BL = np.zeros((len(starts_B), length), bool)
     is_end_BL[row_J, ends_BJ[row_J, end_J]] = True
     text_BL = self._tokens.rows(starts_B - document_B, length)

@@ -122,24 +122,25 @@ class Task:
       'lengths': {name: self.lengths[name] for name in ('inputs', 'targets')},
     }
 
-  def batch(self, places, inputs, targets, start_id):
-    """Examples as the batch contract; a place past the last is left empty.
+  def batch(self, model, places, inputs, targets, start_id):
+    """Examples as a model reads them; a place past the last is left empty.
 
     Args:
+      model: specs.Transformer.
       places: of the examples.
       inputs: tokens of a row of inputs, and
       targets: of targets.
       start_id: what the decoder reads first.
     """
     nothing = {'inputs': (), 'targets': ()}
-    rows = [
+    found = [
       self.examples[n] if n < len(self.examples) else nothing for n in places
     ]
-    return features.encoder_decoder(
-      *features.pad_rows([row['inputs'] for row in rows], inputs),
-      *features.pad_rows([row['targets'] for row in rows], targets),
-      start_id,
+    rows = (
+      *features.pad_rows([row['inputs'] for row in found], inputs),
+      *features.pad_rows([row['targets'] for row in found], targets),
     )
+    return features.of_stack(model, rows, start_id)
 
   def measure(self, predictions_NL, scores_N):
     """What its own metrics say.
@@ -212,6 +213,13 @@ def load(spec, lengths, vocabulary, limit=None, say=print):
       choices=('inputs', 'targets'),
       expected='inputs, targets',
     )
+  for name in ('inputs', 'targets'):
+    if name not in lengths:
+      raise errors.ConfigError(
+        f"Evaluation.lengths lacks '{name}', which tasks have",
+        got=f'{lengths}',
+        fix=f'--gin.Evaluation.lengths="{lengths | {name: 128}}"',
+      )
   seqio, _ = sources.libraries()
   wanted, mixtures = {}, {}
   for name in spec.tasks:
