@@ -62,3 +62,11 @@ def cross_entropy(
       'accuracy': total(correct_BL),
     },
   )
+
+
+def classes(logits_BC, labels_B, weights_B, axis=None):
+  """Cross-entropy of the classes of whole rows: (loss sum, {name: sum})."""
+  loss, _, sums = cross_entropy(
+    logits_BC[:, None], labels_B[:, None], weights_B[:, None], axis=axis
+  )
+  return loss, {f'class_{x}': sums[x] for x in ('loss', 'accuracy')}

@@ -78,7 +78,9 @@ class Measures:
     """
     if best is None:
       return
-    known = {HELD_OUT: evaluate.METRICS} if HELD_OUT in self.names else {}
+    known = {}
+    if HELD_OUT in self.names:
+      known[HELD_OUT] = evaluate.METRICS + self._held_out.class_metrics
     for name in [*self._tasks, *self.mixtures]:
       metrics = {} if found is None else found[name]
       known[name] = [

@@ -56,13 +56,24 @@ def make_train_step(run, model, tx):
   rate = optimizers.learning_rate(run.optimizer.schedule, run.steps)
 
   def loss(params, batch, keys_B):
+    keys_B = keys_B if run.model.dropout else None
+    if 'labels' in batch:
+      logits_BLV, classes_BC = model.classify(params, batch, keys_B)
+    else:
+      logits_BLV = model.apply(params, batch, keys_B)
     total, weight, sums = losses.cross_entropy(
-      model.apply(params, batch, keys_B if run.model.dropout else None),
+      logits_BLV,
       batch[f'{model.side}_target_tokens'],
       batch[f'{model.side}_loss_weights'],
       run.z_loss,
       run.label_smoothing,
     )
+    if 'labels' in batch:
+      class_loss, found = losses.classes(
+        classes_BC, batch['labels'], batch['label_weights']
+      )
+      total = run.objective.lm_weight * total + class_loss
+      sums |= found
     return total, sums | {'weight': weight}
 
   def gradients(params, batch, keys_B):
@@ -92,6 +103,12 @@ def make_train_step(run, model, tx):
   def train_step(state, batch):
     step, params = state['step'], state['params']
     keys_B = dropout_keys(run.seed, step, run.batch_size)
+    if 'labels' in batch:
+      # A mean over examples, once all is divided by the number of tokens.
+      weights_B = batch['label_weights']
+      tokens = jnp.sum(batch[f'{model.side}_loss_weights'])
+      weights_B *= tokens / jnp.maximum(jnp.sum(weights_B), 1)
+      batch = batch | {'label_weights': weights_B}
     grads, sums = gradients(params, batch, keys_B)
     # Everything so far is a sum over tokens. This is the one division.
     weight = jnp.maximum(sums['weight'], 1)

@@ -56,6 +56,12 @@ def check(run, vocabulary):
     )
   if hasattr(corruption, 'check_model'):
     corruption.check_model(run.objective, model)
+  elif model.classes:
+    raise errors.ConfigError(
+      f'{name} has no classes, and Transformer.classes is set',
+      got=model.classes,
+      fix='take Classification, or --gin.Transformer.classes=0',
+    )
   pairs = type(run.objective) in corruptions.PAIRS
   if run.data.task is not None and not pairs:
     raise errors.ConfigError(
