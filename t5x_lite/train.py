@@ -12,9 +12,19 @@ from t5x_lite import optimizers
 from t5x_lite import partitioning
 
 
-def init_state(model, optimizer, seed):
-  """A fresh state: step, params and the optimizer's state."""
+def init_state(model, optimizer, seed, given):
+  """A fresh state: step, params and the optimizer's state.
+
+  Args:
+    model: models.Model.
+    optimizer: its optimizer.
+    seed: of the parameters that are drawn.
+    given: {path: array} of those that are not.
+  """
   params = model.init(jax.random.fold_in(jax.random.key(seed), 0))
+  params = jax.tree_util.tree_map_with_path(
+    lambda path, x: given.get(partitioning.path_name(path), x), params
+  )
   return {
     'step': jnp.zeros((), jnp.int32),
     'params': params,
@@ -43,23 +53,30 @@ def digest(tokens_BL):
 def make_train_step(run, model, optimizer):
   """The function (state, batch) -> (state, metrics) of a run, to be jitted."""
 
-  def loss(trained, params, batch, keys_B):
+  def loss(trained, params, batch, shares_BL, keys_B):
     params = optimizer.merge(trained, params)
-    weights_BL = batch[f'{model.side}_loss_weights']
-    shares_BL, divisor = losses.normalize(
-      run.loss_normalizer, weights_BL, batch[f'{model.side}_segment_ids']
-    )
+    keys_B = keys_B if run.model.dropout else None
+    if 'labels' in batch:
+      logits_BLV, classes_BC = model.classify(params, batch, keys_B)
+    else:
+      logits_BLV = model.apply(params, batch, keys_B)
     total, weight, sums = losses.cross_entropy(
-      model.apply(params, batch, keys_B if run.model.dropout else None),
+      logits_BLV,
       batch[f'{model.side}_target_tokens'],
-      weights_BL,
+      batch[f'{model.side}_loss_weights'],
       run.z_loss,
       run.label_smoothing,
       shares_BL=shares_BL,
     )
-    return total, sums | {'weight': weight, 'divisor': divisor}
+    if 'labels' in batch:
+      class_loss, found = losses.classes(
+        classes_BC, batch['labels'], batch['label_weights']
+      )
+      total = run.objective.lm_weight * total + class_loss
+      sums |= found
+    return total, sums | {'weight': weight}
 
-  def gradients(trained, params, batch, keys_B):
+  def gradients(trained, params, batch, shares_BL, keys_B):
     """Sums of gradients and metrics over the microbatches.
 
     Microbatch m of M is the rows m, M + m, 2M + m, ..., so that each device
@@ -68,7 +85,7 @@ def make_train_step(run, model, optimizer):
     gradient = jax.grad(loss, has_aux=True)
     count = run.microbatches
     if count == 1:
-      return gradient(trained, params, batch, keys_B)
+      return gradient(trained, params, batch, shares_BL, keys_B)
 
     def split(x):
       return x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1)
@@ -77,7 +94,7 @@ def make_train_step(run, model, optimizer):
       new = gradient(trained, params, *rows)
       return jax.tree.map(jnp.add, sums, new), None
 
-    rows = jax.tree.map(split, (batch, keys_B))
+    rows = jax.tree.map(split, (batch, shares_BL, keys_B))
     first = jax.tree.map(lambda x: x[0], rows)
     shapes = jax.eval_shape(gradient, trained, params, *first)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -87,12 +104,23 @@ def make_train_step(run, model, optimizer):
     step, params = state['step'], state['params']
     keys_B = dropout_keys(run.seed, step, run.batch_size)
     trained = optimizer.trained(params)
-    grads, sums = gradients(trained, params, batch, keys_B)
-    # Everything so far is a sum over tokens. This is the one division.
-    divisor = losses.divisor(run.loss_normalizer, sums.pop('divisor'))
+    # Everything below is a sum over tokens, to be divided once, by this.
+    shares_BL, divisor = losses.normalize(
+      run.loss_normalizer,
+      batch[f'{model.side}_loss_weights'],
+      batch[f'{model.side}_segment_ids'],
+    )
+    if 'labels' in batch:  # their loss is a mean over examples
+      weights_B = batch['label_weights']
+      weights_B *= divisor / jnp.maximum(jnp.sum(weights_B), 1)
+      batch = batch | {'label_weights': weights_B}
+    grads, sums = gradients(trained, params, batch, shares_BL, keys_B)
     grads = jax.tree.map(lambda g: g / divisor, grads)
     weight = jnp.maximum(sums['weight'], 1)
-    metrics = {name: total / weight for name, total in sums.items()}
+    metrics = {
+      name: total / (divisor if name.startswith('class_') else weight)
+      for name, total in sums.items()
+    }
     params, opt_state, found = optimizer.update(
       grads, state['opt_state'], params, step, metrics['loss']
     )
@@ -132,7 +160,7 @@ class Program:
     partitioning.check_batch(mesh.shape, run.batch_size, run.microbatches)
     model = models.build(run.model)
     optimizer = optimizers.build(run.optimizer, model.axes, run.steps)
-    shapes = jax.eval_shape(lambda: init_state(model, optimizer, run.seed))
+    shapes = jax.eval_shape(lambda: init_state(model, optimizer, run.seed, {}))
     params = partitioning.shardings(shapes['params'], model.axes, mesh)
     shardings = {
       'step': partitioning.replicated(mesh),
@@ -152,14 +180,21 @@ class Program:
   def shardings(self):
     return jax.tree.map(lambda x: x.sharding, self.abstract_state)
 
-  def init(self):
-    """The state before the first step, each array made where it lies."""
+  def init(self, given=None):
+    """The state before the first step, each array made where it lies.
+
+    Args:
+      given: {path: array} of parameters that are known; they are used up.
+    """
     # One program with the layout of the step's own output: else the first step
     # would be compiled for one layout and the second for another.
     return jax.jit(
-      lambda: init_state(self.model, self.optimizer, self.run.seed),
+      lambda given: init_state(
+        self.model, self.optimizer, self.run.seed, given
+      ),
       out_shardings=self.shardings,
-    )()
+      donate_argnums=0,
+    )(given or {})
 
   def compile_step(self, batch):
     """The train step, compiled for batches of rows like these (of numpy)."""

@@ -13,10 +13,12 @@ from t5x_lite.specs.model import Sinusoid
 from t5x_lite.specs.model import T5Bias
 from t5x_lite.specs.model import Transformer
 from t5x_lite.specs.objectives import CausalLM
+from t5x_lite.specs.objectives import Classification
 from t5x_lite.specs.objectives import Denoiser
 from t5x_lite.specs.objectives import Denoisers
 from t5x_lite.specs.objectives import PrefixLM
 from t5x_lite.specs.objectives import SpanCorruption
+from t5x_lite.specs.objectives import Supervised
 from t5x_lite.specs.optimizers import Adafactor
 from t5x_lite.specs.optimizers import AdamW
 from t5x_lite.specs.optimizers import Group
@@ -34,6 +36,7 @@ from t5x_lite.specs.run import Best
 from t5x_lite.specs.run import Checkpoints
 from t5x_lite.specs.run import Evaluation
 from t5x_lite.specs.run import Mesh
+from t5x_lite.specs.run import Pretrained
 from t5x_lite.specs.run import Run
 
 SPECS = {
@@ -56,6 +59,8 @@ SPECS = {
     SpanCorruption,
     Denoisers,
     Denoiser,
+    Supervised,
+    Classification,
     Data,
     Adafactor,
     AdamW,
@@ -67,5 +72,6 @@ SPECS = {
     Evaluation,
     Best,
     Checkpoints,
+    Pretrained,
   )
 }

@@ -1,15 +1,18 @@
 """A run, and where, when and how it is measured and saved."""
 
 import dataclasses
+import re
 from typing import Literal
 
 from t5x_lite import errors
 from t5x_lite.specs.data import Data
 from t5x_lite.specs.model import Transformer
 from t5x_lite.specs.objectives import CausalLM
+from t5x_lite.specs.objectives import Classification
 from t5x_lite.specs.objectives import Denoisers
 from t5x_lite.specs.objectives import PrefixLM
 from t5x_lite.specs.objectives import SpanCorruption
+from t5x_lite.specs.objectives import Supervised
 from t5x_lite.specs.optimizers import Adafactor
 from t5x_lite.specs.optimizers import AdamW
 from t5x_lite.specs.optimizers import Lamb
@@ -77,11 +80,48 @@ class Checkpoints(Spec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Pretrained(Spec):
+  """The checkpoint of another run that the parameters of a new one start from.
+
+  The optimizer starts afresh. A name such as `decoder/self_attention/query` is
+  a path in the nested dict of parameters, as `train --dry_run` prints it.
+  """
+
+  path: str  # a workdir, or the folder of a step in its checkpoints
+  step: Natural | Literal['best'] | None = None  # None: the latest
+  # Regex of whole new names: the old name, with \\1 for its groups, or None for
+  # a parameter that is drawn anew. The first that matches counts.
+  rules: dict[str, str | None] | None = None
+  drop: tuple[str, ...] = ()  # regexes of whole old names that nobody needs
+  same_vocabulary: bool = True  # False: its rows may mean other tokens here
+
+  def __post_init__(self):
+    super().__post_init__()
+    for name, patterns in (('rules', self.rules or {}), ('drop', self.drop)):
+      for pattern in patterns:
+        try:
+          re.compile(pattern)
+        except re.error as e:
+          raise errors.ConfigError(
+            f'wrong value for Pretrained.{name}',
+            got=repr(pattern),
+            expected=f'a regular expression; {e}',
+          ) from None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Run(Spec):
   """Everything that makes a training run what it is."""
 
   model: Transformer
-  objective: SpanCorruption | PrefixLM | CausalLM | Denoisers
+  objective: (
+    SpanCorruption
+    | PrefixLM
+    | CausalLM
+    | Denoisers
+    | Supervised
+    | Classification
+  )
   data: Data
   optimizer: Adafactor | AdamW | Lamb | Sgd
   mesh: Mesh = Mesh()
@@ -104,6 +144,7 @@ class Run(Spec):
   ) = 'NUM_REAL_TARGET_TOKENS'
   evaluation: Evaluation = Evaluation()
   checkpoints: Checkpoints = Checkpoints()
+  start_from: Pretrained | None = None  # fine-tuning; of a new run alone
 
   def __post_init__(self):
     super().__post_init__()
