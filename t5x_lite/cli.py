@@ -47,6 +47,11 @@ The same command goes on with a file where it was stopped.""",
 }
 
 
+DECODING = """\
+  beam:   --beams=4 --length_penalty=0.6 --penalty=t5|hf --return=1
+  sample: --temperature=1 --top_k=0 --top_p=1 --samples=1 --seed=0"""
+
+
 class Parser(argparse.ArgumentParser):
   """Says what is wrong in one line."""
 
@@ -147,6 +152,7 @@ def make_parser():
   add('--examples', type=values.positive, help='at most so many; default: all')
   add('--batch_size', type=values.positive, help="at once; default: the run's")
   add('--force', action='store_true', help='measure again what is measured')
+  add_decoding(commands.choices['evaluate'])
 
   add = command('infer', 'predicts a text for each line, or scores given ones')
   add('--workdir', required=True, help='of the training run')
@@ -178,6 +184,7 @@ def make_parser():
     metavar='I/N',
     help='make the I-th of N shares of the output, from 0',
   )
+  add_decoding(commands.choices['infer'])
 
   add = command('recipes', 'lists the installed recipes')
   add('--json', action='store_true', help='as a JSON list')
@@ -215,6 +222,27 @@ def make_parser():
   )
   add_place(group.add_argument)
   return top, commands.choices
+
+
+def add_decoding(parser):
+  """Adds the options that say how sequences are decoded."""
+  group = parser.add_argument_group(
+    'decoding (--decoding=greedy, beam or sample)', DECODING
+  )
+  add = functools.partial(group.add_argument, help=argparse.SUPPRESS)
+  add('--decoding', choices=('greedy', 'beam', 'sample'), metavar='KIND')
+  for name, kind in (
+    ('beams', values.positive),
+    ('length_penalty', float),
+    ('penalty', str),
+    ('return', values.positive),
+    ('temperature', float),
+    ('top_k', values.natural),
+    ('top_p', float),
+    ('samples', values.positive),
+    ('seed', values.natural),
+  ):
+    add(f'--{name}', type=kind)
 
 
 def add_place(add):

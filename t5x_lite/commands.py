@@ -25,6 +25,7 @@ from t5x_lite import recipes as installed
 from t5x_lite import record
 from t5x_lite import results
 from t5x_lite import show
+from t5x_lite import specs
 from t5x_lite import storage
 from t5x_lite import train as training
 from t5x_lite.launch import local
@@ -163,6 +164,7 @@ def evaluate(options):
     options.examples,
     options.batch_size,
     options.force,
+    decoding(options),
   )
   if processes.is_first():
     for table in results.tables(found):
@@ -170,9 +172,47 @@ def evaluate(options):
     print(f'all of {options.workdir}: {results.file(options.workdir)}')
 
 
+DECODINGS = {  # --decoding: the spec, its options and their settings
+  'greedy': (specs.Greedy, {}),
+  'beam': (
+    specs.Beam,
+    {name: name for name in ('beams', 'length_penalty', 'penalty')}
+    | {'return': 'returned'},
+  ),
+  'sample': (
+    specs.Sample,
+    {
+      name: name
+      for name in ('temperature', 'top_k', 'top_p', 'samples', 'seed')
+    },
+  ),
+}
+
+
+def decoding(options):
+  """How the options ask to decode, or None if they do not say."""
+  kind, settings = options.decoding or 'greedy', {}
+  for owner, (_, names) in DECODINGS.items():
+    for option, setting in names.items():
+      value = getattr(options, option)
+      if value is not None and owner != kind:
+        raise errors.ConfigError(
+          f'--{option} is of --decoding={owner}', got=f'--decoding={kind}'
+        )
+      if value is not None:
+        settings[setting] = value
+  return DECODINGS[kind][0](**settings) if options.decoding else None
+
+
 def infer(options):
   """Predicts or scores each line of the input, in order."""
   scored = options.mode == 'score'
+  how = decoding(options)
+  if how and (scored or options.candidates):
+    raise errors.ConfigError(
+      '--decoding is of predictions',
+      got='--mode=score' if scored else '--candidates',
+    )
   for name in ('length', 'candidates'):
     if scored and getattr(options, name):
       raise errors.ConfigError(
@@ -184,6 +224,7 @@ def infer(options):
     None if scored else length,
     options.batch_size,
     options.candidates,
+    how or specs.Greedy(),
   )
   if options.shard != [0, 1] and options.output == '-':
     raise errors.ConfigError('--shard needs a file to share: --output=FILE')

@@ -1,6 +1,9 @@
 """Every choice that a recipe can make. Standard library only."""
 
 from t5x_lite.specs.data import Data
+from t5x_lite.specs.decoding import Beam
+from t5x_lite.specs.decoding import Greedy
+from t5x_lite.specs.decoding import Sample
 from t5x_lite.specs.model import T5Bias
 from t5x_lite.specs.model import Transformer
 from t5x_lite.specs.objectives import SpanCorruption
@@ -29,6 +32,9 @@ SPECS = {
     Schedule,
     Mesh,
     Evaluation,
+    Greedy,
+    Beam,
+    Sample,
     Best,
     Checkpoints,
   )
