@@ -11,6 +11,7 @@ from t5x_lite import assess
 from t5x_lite import bulk
 from t5x_lite import config
 from t5x_lite import data
+from t5x_lite import decoding_options
 from t5x_lite import errors
 from t5x_lite import fit as fitting
 from t5x_lite import infer as inference
@@ -164,7 +165,7 @@ def evaluate(options):
     options.examples,
     options.batch_size,
     options.force,
-    decoding(options),
+    decoding_options.spec(options),
   )
   if processes.is_first():
     for table in results.tables(found):
@@ -172,42 +173,10 @@ def evaluate(options):
     print(f'all of {options.workdir}: {results.file(options.workdir)}')
 
 
-DECODINGS = {  # --decoding: the spec, its options and their settings
-  'greedy': (specs.Greedy, {}),
-  'beam': (
-    specs.Beam,
-    {name: name for name in ('beams', 'length_penalty', 'penalty')}
-    | {'return': 'returned'},
-  ),
-  'sample': (
-    specs.Sample,
-    {
-      name: name
-      for name in ('temperature', 'top_k', 'top_p', 'samples', 'seed')
-    },
-  ),
-}
-
-
-def decoding(options):
-  """How the options ask to decode, or None if they do not say."""
-  kind, settings = options.decoding or 'greedy', {}
-  for owner, (_, names) in DECODINGS.items():
-    for option, setting in names.items():
-      value = getattr(options, option)
-      if value is not None and owner != kind:
-        raise errors.ConfigError(
-          f'--{option} is of --decoding={owner}', got=f'--decoding={kind}'
-        )
-      if value is not None:
-        settings[setting] = value
-  return DECODINGS[kind][0](**settings) if options.decoding else None
-
-
 def infer(options):
   """Predicts or scores each line of the input, in order."""
   scored = options.mode == 'score'
-  how = decoding(options)
+  how = decoding_options.spec(options)
   if how and (scored or options.candidates):
     raise errors.ConfigError(
       '--decoding is of predictions',

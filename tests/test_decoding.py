@@ -15,6 +15,7 @@ from tests import table_model
 from tests.table_model import EOS
 
 VOCAB = 5
+TABLE = table_model.Table()
 COUNTED = []  # an item for each step of a Counting model
 
 
@@ -27,9 +28,7 @@ class Counting(table_model.Table):
 @functools.partial(
   jax.jit, static_argnames=('spec', 'length', 'num_ids', 'model')
 )
-def run(
-  params, batch, spec, length, num_ids=VOCAB, model=table_model.Table(), **rows
-):
+def run(params, batch, spec, length, num_ids=VOCAB, model=TABLE, **rows):
   return decoding.decode(
     model, params, batch, spec, length, num_ids, EOS, **rows
   )
