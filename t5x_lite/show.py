@@ -1,5 +1,6 @@
 """Batches and tables as a person would read them."""
 
+import numpy as np
 from rich import console as rich_console
 from rich import text as rich_text
 
@@ -63,7 +64,9 @@ def batch(features, vocabulary, console=None):
   console = console or rich_console.Console(highlight=False, soft_wrap=True)
   for row in range(len(next(iter(features.values())))):
     console.rule(f'example {row}')
-    example = {name: values[row] for name, values in features.items()}
+    example = {
+      name: np.atleast_1d(values[row]) for name, values in features.items()
+    }
     for name, values in example.items():
       console.print(f'[bold]{name}[/]  [dim]{values.dtype}{[len(values)]}[/]')
       if name.endswith('_tokens'):

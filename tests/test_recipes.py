@@ -103,6 +103,7 @@ def test_the_recipes_are_all_there():
     't5/quickstart',
     't5/quickstart_8k',
     't5/bytes',
+    't5/finetune',
     *(f'ul2/{size}' for size in UL2),
     *(f't5/1_1_{size}_lm_adapt' for size in T5_1_1),
   }

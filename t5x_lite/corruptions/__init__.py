@@ -14,17 +14,31 @@ A module here offers, for its objective:
     [B], where lengths are those of `feature_lengths` and draw(n) is uint32
     [B, n], the first n random words of each example.
 `features` makes of such rows what a model reads.
+
+An objective that learns from pairs of inputs and targets (PAIRS) has `check`,
+`feature_lengths` and `joint_length`, and in place of the others:
+  pair_widths(objective, lengths, vocabulary): tokens of inputs and of targets
+    that are read, with their EOS;
+  check_pairs(objective, pairs, vocabulary, where): refuses store.Pairs that
+    can't be learned from;
+  batch(objective, model, rows, vocabulary, width): the batch contract, of rows
+    as above, for a specs.Transformer.
 """
 
 from t5x_lite import specs
 from t5x_lite.corruptions import causal
+from t5x_lite.corruptions import classification
 from t5x_lite.corruptions import denoisers
 from t5x_lite.corruptions import prefix
 from t5x_lite.corruptions import spans
+from t5x_lite.corruptions import supervised
 
 OBJECTIVES = {
   specs.CausalLM: causal,
   specs.PrefixLM: prefix,
   specs.SpanCorruption: spans,
   specs.Denoisers: denoisers,
+  specs.Supervised: supervised,
+  specs.Classification: classification,
 }
+PAIRS = {specs.Supervised, specs.Classification}

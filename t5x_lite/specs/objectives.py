@@ -4,6 +4,7 @@ import dataclasses
 from typing import Annotated
 
 from t5x_lite import errors
+from t5x_lite.specs.rules import NonNegative
 from t5x_lite.specs.rules import Positive
 from t5x_lite.specs.rules import Share
 from t5x_lite.specs.rules import Spec
@@ -66,4 +67,30 @@ class Denoisers(Spec):
     if not self.members:
       raise errors.ConfigError(
         'Denoisers.members is empty', expected='one @Denoiser() or more'
+      )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Supervised(Spec):
+  """Say the targets of given inputs: text to text, arXiv:1910.10683."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classification(Spec):
+  """Name the class of a text by a linear layer, and say the text besides.
+
+  L3 = L2 + lm_weight * L1 of Radford et al., "Improving language understanding
+  by generative pre-training", 2018, section 3.2.
+  """
+
+  labels: tuple[str, ...]  # the targets that there are
+  lm_weight: NonNegative = 0.5  # lambda there
+
+  def __post_init__(self):
+    super().__post_init__()
+    if len(set(self.labels)) < max(2, len(self.labels)):
+      raise errors.ConfigError(
+        'wrong value for Classification.labels',
+        got=list(self.labels),
+        expected='two labels or more, all different',
       )
