@@ -226,7 +226,7 @@ def vocab(options):
   """Trains a vocabulary on the training split of a corpus."""
   run = load(options)
   data.train_vocabulary(
-    run.data,
+    run,
     storage.path(options.output),
     size=options.size,
     extra_ids=options.extra_ids,
@@ -245,8 +245,8 @@ def inspect(options):
   run = load(options)
   vocabulary = data.load_vocabulary(run.data)
   data.check(run, vocabulary)
-  store = fitting.open_store(run.data, vocabulary, print)
-  batches = data.Batches(run, store, vocabulary, options.split)
+  store = fitting.open_store(run, vocabulary, print)
+  batches = data.examples(run, store, vocabulary, options.split)
   show.batch(batches.at(options.position, options.rows), vocabulary)
 
 

@@ -42,7 +42,7 @@ class Measures:
     self.names, self._held_out = list(self._tasks), None
     if store is not None and store.has('validation'):
       self.names = [HELD_OUT, *self.names]
-      batches = data.Batches(run, store, vocabulary, 'validation')
+      batches = data.examples(run, store, vocabulary, 'validation')
       self._held_out = evaluate.HeldOut(
         model, batches, vocabulary, mesh, run.batch_size
       )
@@ -82,7 +82,9 @@ class Measures:
     """
     if best is None:
       return
-    known = {HELD_OUT: evaluate.METRICS} if HELD_OUT in self.names else {}
+    known = {}
+    if HELD_OUT in self.names:
+      known[HELD_OUT] = evaluate.METRICS + self._held_out.class_metrics
     for name in [*self._tasks, *self.mixtures]:
       metrics = {} if found is None else found[name]
       known[name] = [

@@ -20,7 +20,7 @@ decoding checkpoints reporting data
 evaluate tasks
 measures results
 infer train show
-loop
+loop pretrained
 fit bulk
 assess
 quickstart launch

@@ -358,6 +358,7 @@ CORPUS = {
     ['validation', 'held_out'],
   ),
 }
+DECODER = {'Transformer__encoder_layers': 0}
 VOCABULARY = {
   'missing vocabulary': (
     train_with(Data__vocabulary='{0}/no.model'),
@@ -402,6 +403,62 @@ VOCABULARY = {
     train_with(Data__lengths="{'inputs': 32, 'targets': 2}"),
     2,
     ['targets'],
+  ),
+  'language model with inputs': (
+    train_with(Run__objective='@CausalLM()', **DECODER),
+    2,
+    ['inputs', 'CausalLM', "{'targets': n}"],
+  ),
+  'language model without targets': (
+    train_with(
+      Run__objective='@CausalLM()', **DECODER, Data__lengths="{'inputs': 32}"
+    ),
+    2,
+    ["no 'targets'", 'CausalLM'],
+  ),
+  'language model of an encoder': (
+    train_with(Run__objective='@CausalLM()', Data__lengths="{'targets': 32}"),
+    2,
+    ['CausalLM', 'encoder_layers 2', 'PrefixLM'],
+  ),
+  'spans of an encoder alone': (
+    train_with(Transformer__decoder_layers=0),
+    2,
+    ['SpanCorruption', 'decoder_layers'],
+  ),
+  'continuations that do not fit': (
+    train_with(Run__objective='@PrefixLM()'),
+    2,
+    ['targets', 'got 8', '31 or more'],
+  ),
+  'mixture without targets': (
+    train_with(Run__objective='@Denoisers()', Data__lengths="{'inputs': 32}"),
+    2,
+    ["no 'targets'", 'Denoisers'],
+  ),
+  'mixture whose targets do not fit': (
+    train_with(Run__objective='@Denoisers()'),
+    2,
+    ['targets', 'Denoisers', "'targets': 2"],
+  ),
+  'mixture of what is none': (
+    train_with(
+      Run__objective='@Denoisers()', Denoisers__members='[@PrefixLM()]'
+    ),
+    2,
+    ['Denoisers.members', 'list of Denoiser'],
+  ),
+  'fewer positions than tokens': (
+    train_with(Transformer__position='@Learned()', Learned__length=20),
+    2,
+    ['32 tokens', 'Learned.length=32'],
+  ),
+  'fewer positions than inputs and targets': (
+    train_with(
+      Transformer__position='@Learned()', Learned__length=38, **DECODER
+    ),
+    2,
+    ['39 tokens', 'Learned.length=39'],
   ),
   'vocabulary too small': (
     ['vocab', '--corpus={0}/my.txt', '--output={0}/v.model', '--size=50'],
@@ -1037,6 +1094,16 @@ TASKS = {
     train_with(*TOPICS, "--gin.Evaluation.lengths={'labels': 5}"),
     2,
     ['Evaluation.lengths', 'labels', 'inputs, targets'],
+  ),
+  'tasks without lengths of inputs': (
+    train_with(
+      *TOPICS,
+      Run__objective='@CausalLM()',
+      Data__lengths="{'targets': 32}",
+      **DECODER,
+    ),
+    2,
+    ['Evaluation.lengths', 'inputs', "'inputs': 128"],
   ),
   'file for a module': (
     ['evaluate', '--workdir={0}/run', '--task_module=tests/topic_tasks.py'],

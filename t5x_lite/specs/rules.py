@@ -38,6 +38,23 @@ def alternatives(rule):
   return (rule,)
 
 
+def takes_spec(rule):
+  """Whether a field takes a spec."""
+  return any(
+    isinstance(member, type) and issubclass(member, Spec)
+    for member in alternatives(rule)
+  )
+
+
+def takes_specs(rule):
+  """Whether a field takes a list of specs."""
+  return any(
+    typing.get_origin(member) is tuple
+    and takes_spec(typing.get_args(member)[0])
+    for member in alternatives(rule)
+  )
+
+
 def describe(rule):
   """A rule in words: `int >= 1`, `'rsqrt' or 'constant'`, `T5Bias or None`."""
   origin, args = typing.get_origin(rule), typing.get_args(rule)
