@@ -90,7 +90,7 @@ def resumable(run, record, saver, say):
       'run differs from the one in the workdir',
       where=saver.folder,
       got='; '.join(changes.refused),
-      expected='the same model, objective and data',
+      expected='the same model, objective, data and state of the optimizer',
       fix='undo the change, or choose another --workdir',
     )
   for line in changes.told:

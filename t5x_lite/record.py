@@ -24,12 +24,14 @@ _MAY_CHANGE = (
   'log_every',
   'z_loss',
   'label_smoothing',
+  'loss_normalizer',
   'evaluation',
   'checkpoints',
 )
 # Of these, what the optimizer's state depends on: by value, or by its presence.
 _STATE = ('optimizer.type', 'optimizer.factored')
-_STATE_PRESENCE = ('optimizer.beta1',)
+_STATE_PRESENCE = ('optimizer.beta1', 'optimizer.momentum')
+_GROUPS = 'optimizer.groups'  # what is frozen has no state
 _NEWER = 'read it with the version of t5x_lite that wrote it'
 
 
@@ -116,10 +118,11 @@ def _from_record(recorded, where):
       )
   specs.check_missing(cls, settings, name, where)
   for key, value in settings.items():
+    rule = fields[key].type
     if isinstance(value, dict):
-      takes_spec = specs.takes_spec(fields[key].type)
+      takes_spec = specs.takes_spec(rule)
       settings[key] = _from_record(value, where) if takes_spec else dict(value)
-    elif isinstance(value, list) and specs.takes_specs(fields[key].type):
+    elif isinstance(value, list) and specs.takes_specs(rule):
       settings[key] = [_from_record(member, where) for member in value]
   try:
     return cls(**settings)
@@ -143,7 +146,9 @@ def compare(old, new, where='record'):
   for path, before, after in _differences(old, new):
     presence = (before is None) != (after is None)
     fits = _is_under(path, _MAY_CHANGE) and not (
-      _is_under(path, _STATE) or (_is_under(path, _STATE_PRESENCE) and presence)
+      _is_under(path, _STATE)
+      or (_is_under(path, _STATE_PRESENCE) and presence)
+      or (path == _GROUPS and _frozen(before) != _frozen(after))
     )
     line = f'{path}: {_brief(before)} -> {_brief(after)}'
     (told if fits else refused).append(line)
@@ -169,6 +174,14 @@ def flatten(recorded, path=''):
   }
 
 
+def _frozen(groups):
+  """(pattern, whether it freezes) of each group, to the last that does."""
+  found = [(group['pattern'], not group['rate']) for group in groups or ()]
+  while found and not found[-1][1]:
+    found.pop()
+  return found
+
+
 def _is_under(path, names):
   return any(f'{path}.'.startswith(f'{name}.') for name in names)
 
@@ -185,5 +198,14 @@ def _differences(old, new, path=''):
 
 
 def _brief(value):
-  is_spec = isinstance(value, dict) and 'type' in value
-  return value['type'] if is_spec else repr(value)
+  if isinstance(value, dict) and 'type' in value:
+    return value['type']
+  if isinstance(value, list) and any(isinstance(x, dict) for x in value):
+    return '[' + ', '.join(_one_line(x) for x in value) + ']'
+  return repr(value)
+
+
+def _one_line(recorded):
+  """A spec that is one of a list, as Group(pattern='.*', rate=0.0)."""
+  settings = [f'{k}={v!r}' for k, v in recorded.items() if k != 'type']
+  return f'{recorded["type"]}({", ".join(settings)})'

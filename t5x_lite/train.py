@@ -5,7 +5,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from t5x_lite import losses
 from t5x_lite import models
@@ -13,12 +12,12 @@ from t5x_lite import optimizers
 from t5x_lite import partitioning
 
 
-def init_state(model, tx, seed, given):
+def init_state(model, optimizer, seed, given):
   """A fresh state: step, params and the optimizer's state.
 
   Args:
     model: models.Model.
-    tx: its optimizer.
+    optimizer: its optimizer.
     seed: of the parameters that are drawn.
     given: {path: array} of those that are not.
   """
@@ -29,7 +28,7 @@ def init_state(model, tx, seed, given):
   return {
     'step': jnp.zeros((), jnp.int32),
     'params': params,
-    'opt_state': tx.init(params),
+    'opt_state': optimizer.init(params),
   }
 
 
@@ -51,32 +50,52 @@ def digest(tokens_BL):
   return jnp.sum(mixed ^ (mixed >> 16), dtype=jnp.uint32)
 
 
-def make_train_step(run, model, tx):
-  """The function (state, batch) -> (state, metrics) of a run, to be jitted."""
-  rate = optimizers.learning_rate(run.optimizer.schedule, run.steps)
+def share_of_class(run, model, batch):
+  """What the loss of one row's class counts in a batch's loss sum.
 
-  def loss(params, batch, keys_B):
+  However the language model's loss is normalised, and whatever the microbatches,
+  the class's is then a mean over the rows that have one.
+  """
+  _, amount = losses.normalize(
+    run.loss_normalizer,
+    batch[f'{model.side}_loss_weights'],
+    batch[f'{model.side}_segment_ids'],
+  )
+  labels = jnp.maximum(jnp.sum(batch['label_weights']), 1)
+  return losses.divisor(run.loss_normalizer, amount) / labels
+
+
+def make_train_step(run, model, optimizer):
+  """The function (state, batch) -> (state, metrics) of a run, to be jitted."""
+
+  def loss(trained, params, class_share, batch, keys_B):
+    params = optimizer.merge(trained, params)
     keys_B = keys_B if run.model.dropout else None
-    if 'labels' in batch:
-      logits_BLV, classes_BC = model.classify(params, batch, keys_B)
-    else:
+    weights_BL = batch[f'{model.side}_loss_weights']
+    shares_BL, divisor = losses.normalize(
+      run.loss_normalizer, weights_BL, batch[f'{model.side}_segment_ids']
+    )
+    if class_share is None:
       logits_BLV = model.apply(params, batch, keys_B)
+    else:
+      logits_BLV, classes_BC = model.classify(params, batch, keys_B)
     total, weight, sums = losses.cross_entropy(
       logits_BLV,
       batch[f'{model.side}_target_tokens'],
-      batch[f'{model.side}_loss_weights'],
+      weights_BL,
       run.z_loss,
       run.label_smoothing,
+      shares_BL=shares_BL,
     )
-    if 'labels' in batch:
+    if class_share is not None:
       class_loss, found = losses.classes(
         classes_BC, batch['labels'], batch['label_weights']
       )
-      total = run.objective.lm_weight * total + class_loss
-      sums |= found
-    return total, sums | {'weight': weight}
+      total = run.objective.lm_weight * total + class_share * class_loss
+      sums |= found | {'labels': jnp.sum(batch['label_weights'])}
+    return total, sums | {'weight': weight, 'divisor': divisor}
 
-  def gradients(params, batch, keys_B):
+  def gradients(trained, params, class_share, batch, keys_B):
     """Sums of gradients and metrics over the microbatches.
 
     Microbatch m of M is the rows m, M + m, 2M + m, ..., so that each device
@@ -85,37 +104,41 @@ def make_train_step(run, model, tx):
     gradient = jax.grad(loss, has_aux=True)
     count = run.microbatches
     if count == 1:
-      return gradient(params, batch, keys_B)
+      return gradient(trained, params, class_share, batch, keys_B)
 
     def split(x):
       return x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1)
 
     def add(sums, rows):
-      new = gradient(params, *rows)
+      new = gradient(trained, params, class_share, *rows)
       return jax.tree.map(jnp.add, sums, new), None
 
     rows = jax.tree.map(split, (batch, keys_B))
     first = jax.tree.map(lambda x: x[0], rows)
-    shapes = jax.eval_shape(gradient, params, *first)
+    shapes = jax.eval_shape(gradient, trained, params, class_share, *first)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(add, zeros, rows)[0]
 
   def train_step(state, batch):
     step, params = state['step'], state['params']
     keys_B = dropout_keys(run.seed, step, run.batch_size)
+    trained, class_share = optimizer.trained(params), None
     if 'labels' in batch:
-      # A mean over examples, once all is divided by the number of tokens.
-      weights_B = batch['label_weights']
-      tokens = jnp.sum(batch[f'{model.side}_loss_weights'])
-      weights_B *= tokens / jnp.maximum(jnp.sum(weights_B), 1)
-      batch = batch | {'label_weights': weights_B}
-    grads, sums = gradients(params, batch, keys_B)
+      class_share = share_of_class(run, model, batch)
+    grads, sums = gradients(trained, params, class_share, batch, keys_B)
     # Everything so far is a sum over tokens. This is the one division.
+    divisor = losses.divisor(run.loss_normalizer, sums.pop('divisor'))
+    grads = jax.tree.map(lambda g: g / divisor, grads)
     weight = jnp.maximum(sums['weight'], 1)
-    grads = jax.tree.map(lambda g: g / weight, grads)
-    updates, opt_state = tx.update(grads, state['opt_state'], params)
-    metrics = {name: total / weight for name, total in sums.items()}
-    metrics |= {
+    labels = jnp.maximum(sums.pop('labels', 1), 1)
+    metrics = {
+      name: total / (labels if name.startswith('class_') else weight)
+      for name, total in sums.items()
+    }
+    params, opt_state, found = optimizer.update(
+      grads, state['opt_state'], params, step, metrics['loss']
+    )
+    metrics |= found | {
       'weight': sums['weight'],
       'tokens': sum(
         jnp.sum(x > 0) for name, x in batch.items() if 'segment' in name
@@ -124,12 +147,10 @@ def make_train_step(run, model, tx):
         jnp.bitwise_xor,
         (digest(x) for name, x in sorted(batch.items()) if 'tokens' in name),
       ),
-      'grad_norm': optax.tree.norm(grads),
-      'learning_rate': rate(step),
     }
     state = {
       'step': step + 1,
-      'params': optax.apply_updates(params, updates),
+      'params': params,
       'opt_state': opt_state,
     }
     return state, metrics
@@ -144,7 +165,7 @@ class Program:
   run: object
   mesh: object
   model: object
-  tx: object
+  optimizer: object
   abstract_state: dict  # ShapeDtypeStructs with their shardings
 
   @classmethod
@@ -152,8 +173,8 @@ class Program:
     """Checks that the run fits the mesh; allocates nothing."""
     partitioning.check_batch(mesh.shape, run.batch_size, run.microbatches)
     model = models.build(run.model)
-    tx = optimizers.build(run.optimizer, model.axes, run.steps)
-    shapes = jax.eval_shape(lambda: init_state(model, tx, run.seed, {}))
+    optimizer = optimizers.build(run.optimizer, model.axes, run.steps)
+    shapes = jax.eval_shape(lambda: init_state(model, optimizer, run.seed, {}))
     params = partitioning.shardings(shapes['params'], model.axes, mesh)
     shardings = {
       'step': partitioning.replicated(mesh),
@@ -167,7 +188,7 @@ class Program:
       shapes,
       shardings,
     )
-    return cls(run, mesh, model, tx, abstract)
+    return cls(run, mesh, model, optimizer, abstract)
 
   @property
   def shardings(self):
@@ -182,7 +203,9 @@ class Program:
     # One program with the layout of the step's own output: else the first step
     # would be compiled for one layout and the second for another.
     return jax.jit(
-      lambda given: init_state(self.model, self.tx, self.run.seed, given),
+      lambda given: init_state(
+        self.model, self.optimizer, self.run.seed, given
+      ),
       out_shardings=self.shardings,
       donate_argnums=0,
     )(given or {})
@@ -197,7 +220,7 @@ class Program:
       batch,
     )
     step = jax.jit(
-      make_train_step(self.run, self.model, self.tx),
+      make_train_step(self.run, self.model, self.optimizer),
       donate_argnums=0,
       out_shardings=(self.shardings, partitioning.replicated(self.mesh)),
     )

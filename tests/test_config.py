@@ -701,6 +701,7 @@ TOLD = [
   'log_every',
   'z_loss',
   'label_smoothing',
+  'loss_normalizer',
   'model.dropout',
   'model.dtype',
   'model.remat',
@@ -713,10 +714,17 @@ TOLD = [
   'optimizer.schedule.hold',
   'optimizer.schedule.decay',
   'optimizer.schedule.end',
+  'optimizer.schedule.until',
+  'optimizer.weight_decay',
+  'optimizer.no_decay',
+  'optimizer.groups',
+  'optimizer.skip_nonfinite',
   'optimizer.decay_rate',
   'optimizer.clip_threshold',
   'optimizer.parameter_scale',
   'optimizer.min_scale',
+  'optimizer.max_scale',
+  'optimizer.weight_decay_power',
   'optimizer.clip_norm',
   'mesh.replica',
   'mesh.data',
@@ -755,6 +763,7 @@ def another(value, rule):
     *(not value, 'other', 2, 0.5, None, ('other', 'one'), {'inputs': 3}),
     specs.Best(goal='min'),
     specs.Pretrained(path='runs/a'),
+    (specs.Group(pattern='.*'),),
   ]
   return next(c for c in candidates if c != value and specs.obeys(c, rule))
 
@@ -779,7 +788,7 @@ def test_every_setting_is_either_refused_or_told(load):
 
 @pytest.mark.parametrize('path', REFUSED + TOLD)
 def test_what_a_resumed_run_may_change(load, path):
-  run = load()
+  run = load("Schedule.decay = 'cosine'")
   old, new = records.record(run), records.record(changed(run, path))
   assert old != new
   changes = records.compare(old, new)
@@ -815,13 +824,69 @@ def test_changes_read_well(load):
   assert not same.refused and not same.told
 
 
-def test_a_first_moment_may_change_its_decay_but_not_come_or_go(load):
-  rates = [None, 0.5, 0.9]
-  runs = [records.record(load('', f'Adafactor.beta1={rate}')) for rate in rates]
-  assert records.compare(*runs[1:]).told == ('optimizer.beta1: 0.5 -> 0.9',)
+@pytest.mark.parametrize(
+  'kind, path, values',
+  [
+    ('Sgd', 'momentum', [None, 0.5, 0.9]),
+    ('Adafactor', 'beta1', [None, 0.5, 0.9]),
+  ],
+)
+def test_a_sum_of_gradients_may_change_its_decay_but_not_come_or_go(
+  load, kind, path, values
+):
+  runs = [
+    records.record(
+      load(
+        f'Run.optimizer = @{kind}()\n{kind}.schedule = @Schedule()\n'
+        f'{kind}.{path} = {value}'
+      )
+    )
+    for value in values
+  ]
+  assert records.compare(*runs[1:]).told == (f'optimizer.{path}: 0.5 -> 0.9',)
   for old, new in [(0, 1), (1, 0)]:
     changes = records.compare(runs[old], runs[new])
     assert changes.told == () and len(changes.refused) == 1
+
+
+A, B = "Group.pattern = 'a/.*'\n", "Group.pattern = 'b/.*'\n"
+ONE = 'Adafactor.groups = [@Group()]\n'
+TWO = 'Adafactor.groups = [@x/Group(), @y/Group()]\n'
+FROZEN = 'Group.rate = 0\n'
+
+
+@pytest.mark.parametrize(
+  'old, new, fits',
+  [
+    (ONE + A, ONE + B, True),
+    (ONE + A, '', True),
+    (ONE + A + FROZEN, ONE + A + FROZEN + 'Group.weight_decay = 0.1', True),
+    (TWO + f'x/{A}x/{FROZEN}y/{B}', ONE + A + FROZEN, True),
+    (ONE + A, ONE + A + FROZEN, False),
+    (ONE + A + FROZEN, '', False),
+    (ONE + A + FROZEN, ONE + B + FROZEN, False),
+    (TWO + f'x/{A}y/{B}y/{FROZEN}', ONE + B + FROZEN, False),
+  ],
+)
+def test_what_is_frozen_may_not_change(load, old, new, fits):
+  changes = records.compare(
+    records.record(load(old)), records.record(load(new))
+  )
+  found = changes.told if fits else changes.refused
+  [line] = found
+  assert changes.told + changes.refused == found
+  assert line.startswith('optimizer.groups: [')
+  assert "Group(pattern='" in line
+
+
+def test_groups_survive_their_record(load):
+  run = load(TWO + f'x/{A}y/{B}x/{FROZEN}')
+  groups = (
+    specs.Group(pattern='a/.*', rate=0),
+    specs.Group(pattern='b/.*'),
+  )
+  assert run.optimizer.groups == groups
+  assert records.from_record(records.to_json(records.record(run))) == run
 
 
 def test_a_record_that_lacks_a_default_has_not_changed(load):

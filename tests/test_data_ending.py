@@ -28,7 +28,7 @@ def made(folder, texts, monkeypatch, block):
 def test_rows_are_those_of_documents_with_ends(tmp_path, monkeypatch, block):
   rng = np.random.default_rng(block)
   texts = ['x' * n for n in rng.integers(1, 12, 40)]
-  texts += ['y', 'y', 'y', 'z' * 60, 'y']
+  texts += ['y', 'y', 'y', 'z' * 900, *'many short ones' * 4, 'y']
   tokens = made(tmp_path, texts, monkeypatch, block)
   whole = list(
     itertools.chain.from_iterable(

@@ -110,6 +110,11 @@ def test_the_start_comes_first_and_belongs_to_the_prefix():
   assert (prefix == np.sort(prefix, axis=1)[:, ::-1]).all()
 
 
+def test_a_row_that_fills_up_holds_nothing():
+  for name, rows in batch([([5], [6]), ([], [])]).items():
+    assert rows[0].any() and not rows[1].any(), name
+
+
 @pytest.mark.parametrize('mask', ['causal', 'prefix'])
 @pytest.mark.parametrize('encoder_layers', [0, 2])
 def test_a_stack_gets_the_batch_that_it_reads(encoder_layers, mask):

@@ -244,14 +244,11 @@ def test_a_member_obeys_its_law_whoever_else_is_drawn():
     assert merged == tokens[row].tolist()
 
 
-def test_members_draw_apart():
-  """Two members of one kind do not make the same of a text."""
-  mixture = specs.Denoisers(members=[member(specs.PrefixLM())] * 2)
+def test_a_member_draws_other_words_than_the_choice():
+  mixture = specs.Denoisers(members=[member(specs.PrefixLM())])
   _, _, (_, inputs_B, _, _) = made(mixture, {'inputs': 40, 'targets': 40}, 400)
   alone = made(*ALL[1], 400)[2][1]
-  chosen = denoisers.choose(mixture, draw(400))
-  for n in (0, 1):
-    assert (inputs_B[chosen == n] == alone[chosen == n]).mean() < 0.2
+  assert (inputs_B == alone).mean() < 0.1
 
 
 def test_all_members_take_texts_of_one_length():

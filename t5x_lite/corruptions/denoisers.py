@@ -104,7 +104,7 @@ def examples(objective, tokens_BL, lengths_B, draw, vocabulary, lengths):
         spec,
         tokens_BL[own],
         lengths_B[own],
-        draw.rows(own, f'member {n}'),
+        draw.rows(own, 'member'),
         vocabulary,
         left,
       )

@@ -70,7 +70,7 @@ def check(run, vocabulary):
       got=run.data.task,
       fix='--gin.Run.objective=@Supervised(), or Data.corpus',
     )
-  if isinstance(model.position, getattr(specs, 'Learned', ())):
+  if isinstance(model.position, specs.Learned):
     for stack, width in widths(run).items():
       if width > model.position.length:
         raise errors.ConfigError(

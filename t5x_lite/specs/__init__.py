@@ -20,7 +20,11 @@ from t5x_lite.specs.objectives import PrefixLM
 from t5x_lite.specs.objectives import SpanCorruption
 from t5x_lite.specs.objectives import Supervised
 from t5x_lite.specs.optimizers import Adafactor
+from t5x_lite.specs.optimizers import AdamW
+from t5x_lite.specs.optimizers import Group
+from t5x_lite.specs.optimizers import Lamb
 from t5x_lite.specs.optimizers import Schedule
+from t5x_lite.specs.optimizers import Sgd
 from t5x_lite.specs.rules import Spec
 from t5x_lite.specs.rules import alternatives
 from t5x_lite.specs.rules import check_missing
@@ -59,7 +63,11 @@ SPECS = {
     Classification,
     Data,
     Adafactor,
+    AdamW,
+    Lamb,
+    Sgd,
     Schedule,
+    Group,
     Mesh,
     Evaluation,
     Best,

@@ -14,11 +14,15 @@ from t5x_lite.specs.objectives import PrefixLM
 from t5x_lite.specs.objectives import SpanCorruption
 from t5x_lite.specs.objectives import Supervised
 from t5x_lite.specs.optimizers import Adafactor
+from t5x_lite.specs.optimizers import AdamW
+from t5x_lite.specs.optimizers import Lamb
+from t5x_lite.specs.optimizers import Sgd
 from t5x_lite.specs.rules import AxisSize
 from t5x_lite.specs.rules import Count
 from t5x_lite.specs.rules import Fraction
 from t5x_lite.specs.rules import Natural
 from t5x_lite.specs.rules import NonNegative
+from t5x_lite.specs.rules import Positive
 from t5x_lite.specs.rules import Spec
 
 
@@ -119,7 +123,7 @@ class Run(Spec):
     | Classification
   )
   data: Data
-  optimizer: Adafactor
+  optimizer: Adafactor | AdamW | Lamb | Sgd
   mesh: Mesh = Mesh()
   steps: Count
   batch_size: Count  # examples a step, over all devices
@@ -128,6 +132,16 @@ class Run(Spec):
   log_every: Count = 10  # steps between lines of metrics
   z_loss: NonNegative = 0.0  # weight of log(Z)^2, arXiv:2204.02311 section 5
   label_smoothing: Fraction = 0.0  # arXiv:1512.00567
+  # what the sum of the loss is divided by, as T5X names it, or a number
+  loss_normalizer: (
+    Positive
+    | Literal[
+      'NUM_REAL_TARGET_TOKENS',
+      'NUM_TOTAL_TARGET_TOKENS',
+      'AVERAGE_PER_SEQUENCE',
+      'NONE',
+    ]
+  ) = 'NUM_REAL_TARGET_TOKENS'
   evaluation: Evaluation = Evaluation()
   checkpoints: Checkpoints = Checkpoints()
   start_from: Pretrained | None = None  # fine-tuning; of a new run alone
