@@ -32,6 +32,9 @@ class Transformer(nnx.Module):
     if not spec.tie_embeddings:
       sizes = {'embed': spec.embed_dim, 'vocab': spec.vocab_size}
       self.logits = modules.Dense(rngs, spec, 'logits', 'BLE,EV->BLV', sizes)
+    if spec.classes:
+      sizes = {'embed': spec.embed_dim, 'classes': spec.classes}
+      self.classes = modules.Dense(rngs, spec, 'logits', 'BE,EC->BC', sizes)
 
   def embed(self, tokens_BL, types_BL=None):
     x_BLE = self.token_embedder(tokens_BL)
@@ -88,6 +91,16 @@ class Transformer(nnx.Module):
     """Teacher-forced logits [B, L, V] of a batch."""
     run = self.decode if self.spec.decoder_layers else self.encode
     return self.head(run(batch, keys_B)[0])
+
+  def classify(self, batch, keys_B=None):
+    """Teacher-forced logits, and those of classes [B, C] at the last token."""
+    x_BQE, _, _ = self.decode(batch, keys_B)
+    last_B = jnp.sum(batch['decoder_segment_ids'] > 0, axis=1) - 1
+    x_BE = jnp.take_along_axis(x_BQE, last_B[:, None, None], axis=1)[:, 0]
+    wide = modules.at_least_float32(x_BE.dtype)
+    key = modules.fold_in(keys_B, 2)
+    x_BE = modules.dropout(x_BE, self.spec.dropout, key, 0, share_length=False)
+    return self.head(x_BQE), self.classes(x_BE.astype(wide))
 
   def start(self, batch, length):
     """Reads inputs and prompts: logits [B, V] of the next token, and a cache.
@@ -194,6 +207,10 @@ class Model:
       logits_BLV, float32 at least.
     """
     return self._bind(params)(batch, dropout_keys)
+
+  def classify(self, params, batch, dropout_keys=None):
+    """As `apply`, of a spec with classes: (logits_BLV, class_logits_BC)."""
+    return self._bind(params).classify(batch, dropout_keys)
 
   def start(self, params, batch, length):
     """Reads inputs and prompts before decoding.

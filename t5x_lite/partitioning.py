@@ -32,6 +32,7 @@ RULES = {
   'buckets': (),
   'positions': (),
   'types': (),
+  'classes': (),
   'layers': (),
 }
 

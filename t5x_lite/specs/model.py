@@ -144,6 +144,7 @@ class Transformer(Spec):
   scale_attention: bool = False  # its logits, over sqrt(head_dim)
   share_stacks: bool = False  # encoder and decoder have the same parameters
   segments: Natural = 0  # kinds of tokens (BERT's A and B), each with a vector
+  classes: Natural = 0  # of whole texts, told by a linear map of the last token
   init: FanIn | Normal | Glorot = FanIn()
   dropout: Fraction = 0.0
   dropout_kind: Literal['t5', 'token'] = 't5'  # 't5': one mask for all tokens
