@@ -6,6 +6,7 @@ formula shows on parameters of deviation 0.3 (systems.md, section 3).
 
 import dataclasses
 
+import jax
 import numpy as np
 
 from t5x_lite import specs
@@ -95,12 +96,10 @@ ADAMW = dict(lr=0.01, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1)
 
 def make(name, sizes=SIZES, **changes):
   """The spec of a system, in float64 unless said otherwise."""
-  fields = SIZES | SYSTEMS[name] | changes
+  own = SYSTEMS[name]
   if sizes is not SIZES:
-    fields |= sizes  # also where a system has its own
-    if fields.get('num_kv_heads'):
-      fields['num_kv_heads'] = 3
-  return specs.Transformer(**{'dtype': 'float64'} | fields)
+    own = own | sizes | ({'num_kv_heads': 3} if 'num_kv_heads' in own else {})
+  return specs.Transformer(**{'dtype': 'float64'} | SIZES | own | changes)
 
 
 def make_batch(spec, seed, lengths=(13, 9, 4), inputs=(11, 6, 7)):
@@ -135,6 +134,17 @@ def make_batch(spec, seed, lengths=(13, 9, 4), inputs=(11, 6, 7)):
       dtype = np.float32 if name == 'loss_weights' else np.int32
       batch[f'{side}_{name}'] = np.ascontiguousarray(row, dtype)
   return batch
+
+
+def draw(model, seed=0):
+  """Parameters at a scale where every part of the model matters."""
+  rng = np.random.default_rng(seed)
+
+  def one(path, p):
+    mean = 1.0 if path[-1].key == 'scale' else 0.0
+    return mean + STD * rng.standard_normal(p.shape)
+
+  return jax.tree_util.tree_map_with_path(one, model.abstract)
 
 
 def replace(spec, **changes):

@@ -68,7 +68,7 @@ def mean_loss(logits_BLV, batch, side):
   return (cross_BL * weights_BL).sum() / weights_BL.sum()
 
 
-def make_case(name, spec, seed):
+def make_case(name, spec, seed, **lengths):
   """All of a comparison.
 
   Returns:
@@ -78,7 +78,7 @@ def make_case(name, spec, seed):
   oracle = oracles.ORACLES[name]
   model = draw(oracle.build(spec), seed, oracle.scale_offset)
   oracles.set_angles(model, getattr(spec.position, 'theta', None))
-  batch = systems.make_batch(spec, seed)
+  batch = systems.make_batch(spec, seed, **lengths)
   side = 'decoder' if spec.decoder_layers else 'encoder'
   both = dict(model.named_parameters(remove_duplicate=False))
 

@@ -88,7 +88,7 @@ class T5Decoder(torch.nn.Module):
 
 
 def t5_config(spec, name='T5'):
-  form = 'gated-gelu' if spec.gated else spec.activation
+  form = f'gated-{spec.activation}' if spec.gated else spec.activation
   return getattr(transformers, f'{name}Config')(
     vocab_size=spec.vocab_size,
     num_layers=spec.encoder_layers or spec.decoder_layers,
@@ -111,7 +111,9 @@ def t5_config(spec, name='T5'):
 
 def build_t5(spec):
   if spec.encoder_layers:
-    return transformers.T5ForConditionalGeneration(t5_config(spec))
+    name = 'UMT5' if spec.position.per_layer else 'T5'
+    model_class = getattr(transformers, f'{name}ForConditionalGeneration')
+    return model_class(t5_config(spec, name))
   if spec.position.per_layer:
     return T5Decoder(t5_config(spec, 'UMT5'), modeling_umt5.UMT5Stack)
   return T5Decoder(t5_config(spec), modeling_t5.T5Stack)
