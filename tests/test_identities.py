@@ -11,8 +11,11 @@ from test_t5_parity import nest
 from test_t5_parity import run
 
 from t5x_lite import models
+from t5x_lite import partitioning
 from t5x_lite import specs
+from t5x_lite import train
 from tests import systems
+from tests import tiny
 from tests import trunk_parity
 
 ROWS, LENGTH = 4, 16  # of all batches here, so that each model compiles once
@@ -326,3 +329,47 @@ def test_no_position_is_a_bias_of_zero():
     flatten(plain.params) | {'decoder/position/rel_embedding': table}
   )
   assert compare(plain, build(biased, params=params)) < 1e-11
+
+
+# -- meshes -------------------------------------------------------------------
+
+EVEN = dict(vocab_size=32, embed_dim=16, mlp_dim=24, num_heads=4, head_dim=4)
+
+
+@pytest.mark.parametrize(
+  'name, changes',
+  [
+    ('llama_grouped', dict(mask='prefix', num_kv_heads=2)),
+    pytest.param(
+      'gpt2', dict(windows=(0, 3)), marks=pytest.mark.parallel, id='gpt2'
+    ),
+    pytest.param('bert', {}, marks=pytest.mark.parallel, id='bert'),
+  ],
+)
+def test_microbatches_on_eight_devices_have_the_gradients_of_one(name, changes):
+  """A decoder's, a prefix LM's and an encoder's."""
+  spec = systems.make(name, **EVEN | changes)
+  counts = [13, 4, 9, 1, 7, 12, 2, 13]
+  batch = systems.make_batch(spec, 0, lengths=counts)
+  run_spec = tiny.run(
+    spec,
+    mesh=specs.Mesh(data=2, fsdp=2, tensor=2),
+    microbatches=2,
+    z_loss=0.0,
+  )
+  mesh = partitioning.make_mesh(run_spec.mesh)
+  with tiny.kept_gradients(), float64(), jax.set_mesh(mesh):
+    program = train.Program.build(run_spec, mesh)
+    step, state = program.compile_step(batch), tiny.state(program)
+    params = jax.device_get(state['params'])
+    rows = partitioning.put_batch(batch, mesh, run_spec.batch_size)
+    state, metrics = step(state, rows)
+    got = flatten(jax.device_get(state['opt_state']['tensors']))
+    loss = float(metrics['loss'])
+  with float64():
+    model = models.build(spec)
+    (wanted, _), grads = trunk_parity.loss_and_gradients(model, batch)(params)
+  assert loss == pytest.approx(float(wanted), rel=1e-6)
+  for path, value in flatten(grads).items():
+    error = np.linalg.norm(got[path] - value)
+    assert error < 3e-7 * np.linalg.norm(value) + 1e-12, path

@@ -9,7 +9,6 @@ import pytest
 from tests import systems
 from tests import trunk_parity
 
-
 # What is a matter of speed alone is compared too.
 SPEED = {
   'gpt3': dict(remat='full'),
