@@ -142,7 +142,8 @@ class Embed(nnx.Module):
     x_BLE = x_BLE.astype(at_least_float32(x_BLE.dtype))
     if self.spec.scale_logits:
       x_BLE = x_BLE / math.sqrt(x_BLE.shape[-1])
-    return einsum('BLE,VE->BLV', x_BLE, self.embedding[...])
+    table_VE = self.embedding[...].astype(x_BLE.dtype)
+    return einsum('BLE,VE->BLV', x_BLE, table_VE)
 
 
 ACTIVATIONS = {
