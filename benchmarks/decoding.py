@@ -173,7 +173,9 @@ def main():
         for contender in contenders
       ]
       ratios = [
-        '{:5.2f} ({:.2f}-{:.2f})'.format(*turns.ratios(*contenders[::-1], clock))
+        '{:5.2f} ({:.2f}-{:.2f})'.format(
+          *turns.ratios(*contenders[::-1], clock)
+        )
         for clock in ('wall', 'cpu')
       ]
       print(
