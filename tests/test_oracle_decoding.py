@@ -46,6 +46,8 @@ def generate(model, tokens, mask, **settings):
     )
   rows = found.sequences[:, 1:].numpy()
   rows = np.pad(rows, ((0, 0), (0, LENGTH - rows.shape[1])))
+  # Behind the end of a beam theirs has more ends.
+  rows[np.cumsum(rows == EOS, axis=1) - (rows == EOS) > 0] = 0
   scores = found.get('sequences_scores')
   return rows, None if scores is None else scores.numpy()
 
