@@ -53,8 +53,8 @@ def digest(tokens_BL):
 def share_of_class(run, model, batch):
   """What the loss of one row's class counts in a batch's loss sum.
 
-  However the language model's loss is normalised, and whatever the microbatches,
-  the class's is then a mean over the rows that have one.
+  The class's loss is then a mean over the rows that have one, however the
+  language model's is normalised, and whatever the microbatches.
   """
   _, amount = losses.normalize(
     run.loss_normalizer,

@@ -671,6 +671,7 @@ REFUSED = [
   'model.encoder_layers',
   'model.decoder_layers',
   'model.embed_dim',
+  'model.classes',
   'model.mlp_dim',
   'model.num_heads',
   'model.head_dim',
