@@ -137,13 +137,13 @@ def entropy(counts):
 class Tasks:
   """Measures a model on tasks; their rows share one shape, compiled once.
 
-  Metrics: whatever a task's own functions return, from greedy predictions or
+  Metrics: whatever a task's own functions return, from predictions or
   from scores, the log probability of a target; and always, per target token,
   loss and token_accuracy, with the counts tokens and examples. Where a task
   has a metric of such a name, it is the task's.
   """
 
-  def __init__(self, model, tasks, vocabulary, mesh, batch_size):
+  def __init__(self, model, tasks, vocabulary, mesh, batch_size, how):
     """Allocates nothing.
 
     Args:
@@ -152,7 +152,9 @@ class Tasks:
       vocabulary: theirs and the model's.
       mesh: of the parameters.
       batch_size: examples at once, at most.
+      how: to predict: specs.Greedy, Beam or Sample.
     """
+    decoding.check(how, vocabulary.size)
     self.mesh, self._start_id = mesh, vocabulary.pad_id
     self._spec = model.spec
     most = max((len(task.examples) for task in tasks), default=1)
@@ -168,21 +170,21 @@ class Tasks:
       out_shardings=partitioning.replicated(mesh),
     )
 
-    def predict(params, batch, count, length):
+    def predict(params, batch, first, count, length):
       # Rows that fill up a batch end at once, or they might never.
       rows_B = jnp.arange(self.batch_size)
-      ends_B = jnp.where(rows_B < count, -1, vocabulary.eos_id)
-      return decoding.greedy(
+      tokens_BNL, _, _ = decoding.decode(
         model,
         params,
-        batch['encoder_input_tokens'],
-        batch['encoder_segment_ids'],
+        batch,
+        how,
         length,
         vocabulary.size,
         vocabulary.eos_id,
-        ends_B[:, None],
-        vocabulary.pad_id,
-      )[0]
+        examples_B=first + rows_B,
+        active_B=rows_B < count,
+      )
+      return tokens_BNL[:, 0]
 
     self._predict = jax.jit(
       predict,
@@ -197,16 +199,24 @@ class Tasks:
     """
     examples, length = len(task.examples), task.lengths['targets']
     local = partitioning.local_rows(self.mesh, self.batch_size)
-    rows, predictions = [], []
+    measured, predictions = [], []
     for start in range(0, examples, self.batch_size):
       places = start + local
       batch = task.batch(self._spec, places, *self._widths, self._start_id)
       here = partitioning.put_batch(batch, self.mesh, self.batch_size)
-      rows.append(jax.device_get(self._step(params, here)[0]))
+      measured.append(jax.device_get(self._step(params, here)[0]))
       if task.predicts:
-        found_BL = self._predict(params, here, examples - start, length)
+        rows = [
+          task.examples[n]['inputs'] if n < examples else ()
+          for n in start + local
+        ]
+        prompts = decoding.prompts.batch(
+          self._spec, rows, self._widths[0], self._start_id
+        )
+        here = partitioning.put_batch(prompts, self.mesh, self.batch_size)
+        found_BL = self._predict(params, here, start, examples - start, length)
         predictions.append(jax.device_get(found_BL))
-    found = joined(rows, examples)
+    found = joined(measured, examples)
     tokens = int(found['tokens'].sum())
     metrics = {
       'loss': float(found['loss'].sum() / max(tokens, 1)),

@@ -73,14 +73,6 @@ def cross_entropy(
   )
 
 
-def classes(logits_BC, labels_B, weights_B, axis=None):
-  """Cross-entropy of the classes of whole rows: (loss sum, {name: sum})."""
-  loss, _, sums = cross_entropy(
-    logits_BC[:, None], labels_B[:, None], weights_B[:, None], axis=axis
-  )
-  return loss, {f'class_{x}': sums[x] for x in ('loss', 'accuracy')}
-
-
 def normalize(normalizer, weights_BL, segment_ids_BL):
   """How T5X weighs the losses of tokens, and what it divides their sum by.
 
@@ -90,8 +82,8 @@ def normalize(normalizer, weights_BL, segment_ids_BL):
     segment_ids_BL: whose token it is of the row's sequences; 0 is padding.
 
   Returns:
-    (shares_BL or None, amount): what a token's loss counts, and this batch's
-    part of the divisor, a scalar to be added to other microbatches'.
+    (shares_BL or None, divisor): what a token's loss counts, and the divisor, a
+    scalar of the whole batch.
   """
   if normalizer == 'AVERAGE_PER_SEQUENCE':
 
@@ -101,17 +93,20 @@ def normalize(normalizer, weights_BL, segment_ids_BL):
       return sums[ids_L], jnp.sum(sums > 0)
 
     count_BL, sequences_B = jax.vmap(count)(weights_BL, segment_ids_BL)
-    amount = jnp.sum(sequences_B).astype(weights_BL.dtype)
-    return 1 / jnp.maximum(count_BL, 1), amount
-  if normalizer == 'NUM_TOTAL_TARGET_TOKENS':
-    return None, jnp.asarray(weights_BL.size, weights_BL.dtype)
-  return None, jnp.sum(weights_BL)
+    sequences = jnp.maximum(jnp.sum(sequences_B), 1).astype(weights_BL.dtype)
+    return 1 / jnp.maximum(count_BL, 1), sequences
+  divisors = {
+    'NUM_REAL_TARGET_TOKENS': lambda: jnp.maximum(jnp.sum(weights_BL), 1),
+    'NUM_TOTAL_TARGET_TOKENS': lambda: weights_BL.size,
+    'NONE': lambda: 1,
+  }
+  divisor = divisors.get(normalizer, lambda: normalizer)()
+  return None, jnp.asarray(divisor, weights_BL.dtype)
 
 
-def divisor(normalizer, amount):
-  """The divisor of a step's sums, from the `normalize` of all microbatches."""
-  if normalizer == 'NONE':
-    return 1.0
-  if isinstance(normalizer, str):
-    return jnp.maximum(amount, 1)
-  return normalizer
+def classes(logits_BC, labels_B, weights_B, axis=None):
+  """Cross-entropy of the classes of whole rows: (loss sum, {name: sum})."""
+  loss, _, sums = cross_entropy(
+    logits_BC[:, None], labels_B[:, None], weights_B[:, None], axis=axis
+  )
+  return loss, {f'class_{x}': sums[x] for x in ('loss', 'accuracy')}

@@ -50,52 +50,33 @@ def digest(tokens_BL):
   return jnp.sum(mixed ^ (mixed >> 16), dtype=jnp.uint32)
 
 
-def share_of_class(run, model, batch):
-  """What the loss of one row's class counts in a batch's loss sum.
-
-  The class's loss is then a mean over the rows that have one, however the
-  language model's is normalised, and whatever the microbatches.
-  """
-  _, amount = losses.normalize(
-    run.loss_normalizer,
-    batch[f'{model.side}_loss_weights'],
-    batch[f'{model.side}_segment_ids'],
-  )
-  labels = jnp.maximum(jnp.sum(batch['label_weights']), 1)
-  return losses.divisor(run.loss_normalizer, amount) / labels
-
-
 def make_train_step(run, model, optimizer):
   """The function (state, batch) -> (state, metrics) of a run, to be jitted."""
 
-  def loss(trained, params, class_share, batch, keys_B):
+  def loss(trained, params, batch, shares_BL, keys_B):
     params = optimizer.merge(trained, params)
     keys_B = keys_B if run.model.dropout else None
-    weights_BL = batch[f'{model.side}_loss_weights']
-    shares_BL, divisor = losses.normalize(
-      run.loss_normalizer, weights_BL, batch[f'{model.side}_segment_ids']
-    )
-    if class_share is None:
-      logits_BLV = model.apply(params, batch, keys_B)
-    else:
+    if 'labels' in batch:
       logits_BLV, classes_BC = model.classify(params, batch, keys_B)
+    else:
+      logits_BLV = model.apply(params, batch, keys_B)
     total, weight, sums = losses.cross_entropy(
       logits_BLV,
       batch[f'{model.side}_target_tokens'],
-      weights_BL,
+      batch[f'{model.side}_loss_weights'],
       run.z_loss,
       run.label_smoothing,
       shares_BL=shares_BL,
     )
-    if class_share is not None:
+    if 'labels' in batch:
       class_loss, found = losses.classes(
         classes_BC, batch['labels'], batch['label_weights']
       )
-      total = run.objective.lm_weight * total + class_share * class_loss
-      sums |= found | {'labels': jnp.sum(batch['label_weights'])}
-    return total, sums | {'weight': weight, 'divisor': divisor}
+      total = run.objective.lm_weight * total + class_loss
+      sums |= found
+    return total, sums | {'weight': weight}
 
-  def gradients(trained, params, class_share, batch, keys_B):
+  def gradients(trained, params, batch, shares_BL, keys_B):
     """Sums of gradients and metrics over the microbatches.
 
     Microbatch m of M is the rows m, M + m, 2M + m, ..., so that each device
@@ -104,35 +85,40 @@ def make_train_step(run, model, optimizer):
     gradient = jax.grad(loss, has_aux=True)
     count = run.microbatches
     if count == 1:
-      return gradient(trained, params, class_share, batch, keys_B)
+      return gradient(trained, params, batch, shares_BL, keys_B)
 
     def split(x):
       return x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1)
 
     def add(sums, rows):
-      new = gradient(trained, params, class_share, *rows)
+      new = gradient(trained, params, *rows)
       return jax.tree.map(jnp.add, sums, new), None
 
-    rows = jax.tree.map(split, (batch, keys_B))
+    rows = jax.tree.map(split, (batch, shares_BL, keys_B))
     first = jax.tree.map(lambda x: x[0], rows)
-    shapes = jax.eval_shape(gradient, trained, params, class_share, *first)
+    shapes = jax.eval_shape(gradient, trained, params, *first)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(add, zeros, rows)[0]
 
   def train_step(state, batch):
     step, params = state['step'], state['params']
     keys_B = dropout_keys(run.seed, step, run.batch_size)
-    trained, class_share = optimizer.trained(params), None
-    if 'labels' in batch:
-      class_share = share_of_class(run, model, batch)
-    grads, sums = gradients(trained, params, class_share, batch, keys_B)
-    # Everything so far is a sum over tokens. This is the one division.
-    divisor = losses.divisor(run.loss_normalizer, sums.pop('divisor'))
+    trained = optimizer.trained(params)
+    # Everything below is a sum over tokens, to be divided once, by this.
+    shares_BL, divisor = losses.normalize(
+      run.loss_normalizer,
+      batch[f'{model.side}_loss_weights'],
+      batch[f'{model.side}_segment_ids'],
+    )
+    if 'labels' in batch:  # their loss is a mean over examples
+      weights_B = batch['label_weights']
+      weights_B *= divisor / jnp.maximum(jnp.sum(weights_B), 1)
+      batch = batch | {'label_weights': weights_B}
+    grads, sums = gradients(trained, params, batch, shares_BL, keys_B)
     grads = jax.tree.map(lambda g: g / divisor, grads)
     weight = jnp.maximum(sums['weight'], 1)
-    labels = jnp.maximum(sums.pop('labels', 1), 1)
     metrics = {
-      name: total / (labels if name.startswith('class_') else weight)
+      name: total / (divisor if name.startswith('class_') else weight)
       for name, total in sums.items()
     }
     params, opt_state, found = optimizer.update(

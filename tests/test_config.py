@@ -763,8 +763,8 @@ def another(value, rule):
     *([value * 2] if value else []),
     *(not value, 'other', 2, 0.5, None, ('other', 'one'), {'inputs': 3}),
     specs.Best(goal='min'),
-    specs.Pretrained(path='runs/a'),
     (specs.Group(pattern='.*'),),
+    specs.Pretrained(path='runs/a'),
   ]
   return next(c for c in candidates if c != value and specs.obeys(c, rule))
 

@@ -571,6 +571,83 @@ WORKDIR = {
     2,
     ['--candidates', 'predict'],
   ),
+  'beams of a greedy decoding': (
+    ['infer', '--workdir={0}/run', '--beams=3'],
+    2,
+    ['--beams is of --decoding=beam', '--decoding=greedy'],
+  ),
+  'top_k of beams': (
+    ['infer', '--workdir={0}/run', '--decoding=beam', '--top_k=3'],
+    2,
+    ['--top_k is of --decoding=sample', '--decoding=beam'],
+  ),
+  'decoding of a score': (
+    ['infer', '--workdir={0}/run', '--mode=score', '--decoding=beam'],
+    2,
+    ['--decoding', 'predictions'],
+  ),
+  'decoding of candidates': (
+    ['infer', '--workdir={0}/run', '--candidates=2', '--decoding=beam'],
+    2,
+    ['--decoding', 'predictions'],
+  ),
+  'unknown decoding': (
+    ['infer', '--workdir={0}/run', '--decoding=beams'],
+    2,
+    ['--decoding', "'beams'", "'beam'"],
+  ),
+  'unknown penalty': (
+    ['infer', '--workdir={0}/run', '--decoding=beam', '--penalty=gnmt'],
+    2,
+    ['Beam.penalty', "'gnmt'", "'t5' or 'hf'"],
+  ),
+  'more results than beams': (
+    ['infer', '--workdir={0}/run', '--decoding=beam', '--return=5'],
+    2,
+    ['Beam.returned', '5 of 4'],
+  ),
+  'more beams than tokens': (
+    [
+      'infer',
+      '--workdir={0}/run',
+      '--input={0}/one.txt',
+      '--decoding=beam',
+      '--beams=9999',
+    ],
+    2,
+    ['Beam.beams', '9999', 'vocabulary', 'at most'],
+  ),
+  'more to draw from than tokens': (
+    [
+      'infer',
+      '--workdir={0}/run',
+      '--input={0}/one.txt',
+      '--decoding=sample',
+      '--top_k=9999',
+    ],
+    2,
+    ['Sample.top_k', '9999', 'vocabulary', 'at most'],
+  ),
+  'negative temperature': (
+    ['infer', '--workdir={0}/run', '--decoding=sample', '--temperature=-1'],
+    2,
+    ['Sample.temperature', '-1', '>= 0'],
+  ),
+  'no share to draw from': (
+    ['infer', '--workdir={0}/run', '--decoding=sample', '--top_p=0'],
+    2,
+    ['Sample.top_p', '> 0 and <= 1'],
+  ),
+  'share above one': (
+    ['evaluate', '--workdir={0}/run', '--decoding=sample', '--top_p=2'],
+    2,
+    ['Sample.top_p', '2', '<= 1'],
+  ),
+  'several samples for a task': (
+    ['evaluate', '--workdir={0}/run', '--samples=2'],
+    2,
+    ['no such option', '--samples'],
+  ),
   'share of standard output': (
     ['infer', '--workdir={0}/run', '--shard=0/2'],
     2,

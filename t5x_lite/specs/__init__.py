@@ -1,6 +1,9 @@
 """Every choice that a recipe can make. Standard library only."""
 
 from t5x_lite.specs.data import Data
+from t5x_lite.specs.decoding import Beam
+from t5x_lite.specs.decoding import Greedy
+from t5x_lite.specs.decoding import Sample
 from t5x_lite.specs.model import Alibi
 from t5x_lite.specs.model import FanIn
 from t5x_lite.specs.model import Glorot
@@ -70,6 +73,9 @@ SPECS = {
     Group,
     Mesh,
     Evaluation,
+    Greedy,
+    Beam,
+    Sample,
     Best,
     Checkpoints,
     Pretrained,

@@ -25,6 +25,7 @@ _BOUNDS = {
   '>= 0': lambda x: x >= 0,
   '> 0': lambda x: x > 0,
   '< 1': lambda x: x < 1,
+  '<= 1': lambda x: x <= 1,
   '< 2^31': lambda x: x < 2**31,
   '>= 1 or -1': lambda x: x >= 1 or x == -1,
 }

@@ -5,6 +5,9 @@ from typing import Literal
 
 from t5x_lite import errors
 from t5x_lite.specs.data import Data
+from t5x_lite.specs.decoding import Beam
+from t5x_lite.specs.decoding import Greedy
+from t5x_lite.specs.decoding import Sample
 from t5x_lite.specs.model import Transformer
 from t5x_lite.specs.objectives import CausalLM
 from t5x_lite.specs.objectives import Classification
@@ -48,6 +51,15 @@ class Evaluation(Spec):
   lengths: dict[str, Count] | None = (
     None  # of the tasks' features; None: Data's
   )
+  decoding: Greedy | Beam | Sample = Greedy()  # of the tasks' predictions
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.decoding.sequences > 1:
+      raise errors.ConfigError(
+        'Evaluation.decoding gives several sequences, and a task takes one',
+        got=f'{type(self.decoding).__name__} of {self.decoding.sequences}',
+      )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
