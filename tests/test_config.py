@@ -671,7 +671,6 @@ REFUSED = [
   'model.encoder_layers',
   'model.decoder_layers',
   'model.embed_dim',
-  'model.classes',
   'model.mlp_dim',
   'model.num_heads',
   'model.num_kv_heads',
