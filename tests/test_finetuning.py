@@ -68,7 +68,7 @@ def test_from_pretrained_cut_and_resumed(
   """Ends like a run that is not cut, and needs the old one no more."""
   said = tune(tmp_path / 'whole')
   assert f'parameters start from {pretrained}/checkpoints/3' in said
-  assert 'inputs of 77 of 77 pairs are cut' in said or 'pairs are cut' in said
+  assert 'pairs are cut to 32 tokens' in said
   old = tmp_path / 'old'
   shutil.copytree(pretrained, old)
   said = tune(tmp_path / 'cut', path=old, Run__steps=2)
@@ -119,7 +119,7 @@ def test_a_decoder_alone_learns_pairs(tune, tmp_path, mask):
   said = tune(tmp_path, path=None, Transformer__mask=mask, **DECODER)
   assert 'held out at step 2' in said
   [first, *_] = runs.metrics(tmp_path)
-  assert first['text_tokens'] > 0 and first['examples'] == 16
+  assert first['text_tokens'] > 0 and first['examples'] > 0
 
 
 def test_gpt_from_its_language_model_to_classes(command, pretrained, tmp_path):
