@@ -11,35 +11,23 @@ modules.WeightDropout. They differ in speed and memory, never in what they
 compute.
 """
 
+from t5x_lite.nn.kernels import chunked
+from t5x_lite.nn.kernels import cudnn
+from t5x_lite.nn.kernels import plain
+from t5x_lite.nn.kernels import splash
 from t5x_lite.nn.kernels.choice import Site
 from t5x_lite.nn.kernels.choice import check
 from t5x_lite.nn.kernels.choice import choose
 from t5x_lite.nn.kernels.choice import describe
 from t5x_lite.nn.kernels.choice import place_here
-from t5x_lite.nn.kernels.chunked import chunked
-from t5x_lite.nn.kernels.cudnn import cudnn
-from t5x_lite.nn.kernels.plain import plain
-from t5x_lite.nn.kernels.splash import splash
 
-__all__ = [
-  'KERNELS',
-  'Site',
-  'attend',
-  'check',
-  'choose',
-  'chunked',
-  'cudnn',
-  'describe',
-  'place_here',
-  'plain',
-  'splash',
-]
+__all__ = ['KERNELS', 'attend', 'check', 'describe']
 
 KERNELS = {
-  'plain': plain,
-  'chunked': chunked,
-  'splash': splash,
-  'cudnn': cudnn,
+  'plain': plain.attend,
+  'chunked': chunked.attend,
+  'splash': splash.attend,
+  'cudnn': cudnn.attend,
 }
 
 

@@ -19,11 +19,11 @@ BLOCK = 128  # queries at a time
 _HEADS = 'batch', 'length', 'heads', 'kv'
 
 
-def chunked(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
+def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
   """Attention by blocks of queries, of which one at a time has its logits."""
   queries, keys = mask.shape
   if queries <= BLOCK:
-    return plain.plain(q_BQHD, k_BKGD, v_BKGD, mask, bias, scale, dropout)
+    return plain.attend(q_BQHD, k_BKGD, v_BKGD, mask, bias, scale, dropout)
   toeplitz = isinstance(bias, positions.Toeplitz)
   blocks = {
     'start': jnp.arange(0, queries, BLOCK, dtype=jnp.int32),
@@ -37,7 +37,7 @@ def chunked(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
   width = mask.reach(BLOCK)
 
   @functools.partial(jax.checkpoint, prevent_cse=False)
-  def attend(block, k_BKGD, v_BKGD, bias):
+  def of_block(block, k_BKGD, v_BKGD, bias):
     start = block['start']
     part = dataclasses.replace(
       mask,
@@ -54,7 +54,7 @@ def chunked(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
     rows = bias.part(start, BLOCK, key, width) if toeplitz else block['bias']
     if rows is not None and not toeplitz:
       rows = jax.lax.dynamic_slice_in_dim(rows, key, width, 3)
-    y_BQHD = plain.plain(
+    y_BQHD = plain.attend(
       partitioning.constrain(block['q'], _HEADS),
       k_BKGD,
       v_BKGD,
@@ -66,7 +66,7 @@ def chunked(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
     return partitioning.constrain(y_BQHD, _HEADS)
 
   _, y_NBQHD = jax.lax.scan(
-    lambda _, block: (None, attend(block, k_BKGD, v_BKGD, bias)), None, blocks
+    lambda _, block: (None, of_block(block, k_BKGD, v_BKGD, bias)), None, blocks
   )
   y_BNQHD = y_NBQHD.swapaxes(0, 1)
   y_BQHD = y_BNQHD.reshape(len(q_BQHD), -1, *q_BQHD.shape[2:])

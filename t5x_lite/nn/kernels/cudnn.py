@@ -3,7 +3,7 @@
 import jax
 
 
-def cudnn(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
+def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
   """Attention under any mask, in bfloat16; with neither bias nor dropout.
 
   cuDNN would round a bias to bfloat16, where the other kernels add it in

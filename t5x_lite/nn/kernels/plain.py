@@ -8,7 +8,7 @@ from t5x_lite.nn import modules
 HIDDEN = -1e10  # the logit of a key that may not be seen
 
 
-def plain(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
+def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
   """Logits of all pairs at once, at least float32 as is their softmax."""
   wide = modules.at_least_float32(q_BQHD.dtype)
   b, q, h, d = q_BQHD.shape

@@ -14,7 +14,7 @@ _BLOCKS = 512, 384, 256, 128
 _FILL = -1  # the segment of what fills up
 
 
-def splash(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
+def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
   """Attention of segments, all, causal or near; with none of the rest."""
   if bias is not None or dropout is not None or mask.prefix is not None:
     raise ValueError('splash attention has no bias, dropout or prefix')
@@ -29,7 +29,7 @@ def splash(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
   )
   shape = q_BHQD.shape[2], k_BGKD.shape[2]
 
-  def attend(q_BHQD, k_BGKD, v_BGKD, query_BQ, key_BK):
+  def on_device(q_BHQD, k_BGKD, v_BGKD, query_BQ, key_BK):
     kernel = _kernel(q_BHQD.shape[1], shape, mask.causal, mask.window)
     return jax.vmap(kernel)(q_BHQD, k_BGKD, v_BGKD, (query_BQ, key_BK))
 
@@ -39,13 +39,13 @@ def splash(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
     axes = 'batch', 'heads', 'keys', 'kv'
     heads = partitioning.partition_spec(k_BGKD.shape, axes, mesh)
     rows = PartitionSpec(heads[0])
-    attend = jax.shard_map(
-      attend,
+    on_device = jax.shard_map(
+      on_device,
       in_specs=(heads, heads, heads, rows, rows),
       out_specs=heads,
       check_vma=False,
     )
-  y_BHQD = attend(q_BHQD, k_BGKD, v_BGKD, *segments)
+  y_BHQD = on_device(q_BHQD, k_BGKD, v_BGKD, *segments)
   return y_BHQD.swapaxes(1, 2)[:, :queries]
 
 
@@ -65,7 +65,7 @@ def _kernel(heads, shape, causal, window):
   else:
     mask = ops.CausalMask(shape) if causal else ops.FullMask(shape)
   q, k = (next(n for n in _BLOCKS if not size % n) for size in shape)
-  attend = ops.make_splash_mha(
+  kernel = ops.make_splash_mha(
     ops.MultiHeadMask([mask] * heads),
     block_sizes=ops.BlockSizes(
       block_q=q,
@@ -79,7 +79,7 @@ def _kernel(heads, shape, causal, window):
     q_seq_shards=1,
     interpret=_interpret(),
   )
-  return lambda q, k, v, segments: attend(q, k, v, ops.SegmentIds(*segments))
+  return lambda q, k, v, segments: kernel(q, k, v, ops.SegmentIds(*segments))
 
 
 def _interpret():
