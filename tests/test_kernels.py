@@ -190,3 +190,180 @@ def test_output_and_gradients(kernel, mask, bias, dropout, groups, dtype):
     got = run(kernels.KERNELS[kernel], arrays, mask, dropout)
     assert got[0].dtype == dtype
     assert_near(got, by_hand(arrays, mask, dropout), TOLERANCES[dtype.name])
+
+
+@pytest.mark.parametrize('groups', [1, 2, 4])
+@pytest.mark.parametrize('mask', ['causal packed', 'near', 'cross'])
+def test_splash_attention(mask, groups):
+  """As on a TPU, but step by step."""
+  mask = draw_mask(mask)
+  arrays = draw(mask, groups, None, 'float32')
+  got = run(kernels.KERNELS['splash'], arrays, mask, None)
+  assert_near(got, by_hand(arrays, mask, None), 2e-6)
+
+
+@pytest.mark.parametrize('kernel', ['plain', 'chunked', 'splash'])
+def test_a_window_as_wide_as_the_row_is_none(kernel):
+  mask = draw_mask('causal packed')
+  arrays = draw(mask, 2, None, 'float32')
+  whole, near = (
+    run(kernels.KERNELS[kernel], arrays, m, None)
+    for m in (mask, dataclasses.replace(mask, window=L))
+  )
+  jax.tree.map(np.testing.assert_array_equal, near, whole)
+
+
+def test_a_window_leaves_out_keys_that_it_does_not_reach():
+  """Blocks of queries by the keys near them, and no other logits."""
+  mask = dataclasses.replace(draw_mask('causal packed'), window=3)
+  arrays = draw(mask, 4, 'toeplitz', 'float32')
+  text = str(
+    jax.make_jaxpr(functools.partial(run, kernels.KERNELS['chunked']))(
+      arrays, mask, None
+    )
+  )
+  assert f'{B},{H},4,6]' in text
+  assert f'{B},{H},4,{L}]' not in text
+
+
+# -- whole models -------------------------------------------------------------
+
+ROPE = dict(encoder_layers=0, position=specs.Rope(), head_dim=64)
+MODELS = {
+  't5': dict(dropout=0.2, remat='dots'),
+  'lm': dict(ROPE, num_kv_heads=2, dropout=0.2, dropout_kind='token'),
+  'prefix': dict(
+    encoder_layers=0, mask='prefix', windows=(0, 5), remat='full', bias=True
+  ),
+  'encoder': dict(decoder_layers=0, position=specs.Alibi(), windows=(6, 0)),
+}
+
+
+def build(name, **changes):
+  return models.build(tiny.transformer(**MODELS[name] | changes))
+
+
+def batch_of(model, size=2):
+  batch = tiny.batch(size, inputs=18, targets=14, packed=True)
+  prefix = batch['decoder_positions'] < 3
+  batch['decoder_bidirectional_mask'] = prefix.astype(np.int32)
+  tokens = batch['encoder_input_tokens']
+  batch['encoder_target_tokens'] = np.roll(tokens, 3, 1)
+  batch['encoder_loss_weights'] = np.ones(tokens.shape, np.float32)
+  return {k: v for k, v in batch.items() if keeps(model.spec, k)}
+
+
+def keeps(spec, name):
+  return getattr(spec, f'{name.split("_")[0]}_layers') > 0
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def loss_and_gradient(model, params, batch):
+  keys = jax.random.split(jax.random.key(4), 2)
+
+  def loss(params):
+    logits = model.apply(params, batch, keys if model.spec.dropout else None)
+    at = batch[f'{model.side}_target_tokens'][..., None]
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), at, -1).mean()
+
+  return jax.value_and_grad(loss)(params)
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_a_model_is_the_same_by_chunks(name):
+  found = []
+  for attention in ('plain', 'chunked'):
+    model = build(name, attention=attention)
+    params = tiny.params(model)
+    found.append(loss_and_gradient(model, params, batch_of(model)))
+  assert_near(found[1], jax.tree.map(np.asarray, found[0]), 2e-5)
+
+
+@pytest.fixture
+def splash_here(monkeypatch):
+  """Takes the TPU's kernel for this platform's."""
+  monkeypatch.setitem(choice.FUSED, 'cpu', 'splash')
+
+
+@pytest.mark.parametrize(
+  'name, attention',
+  [(n, a) for n in MODELS for a in ('plain', 'chunked')] + [('lm', 'fused')],
+)
+def test_packed_examples_are_isolated_to_the_bit(splash_here, name, attention):
+  model = build(name, attention=attention)
+  batch, params = batch_of(model), tiny.params(model)
+  apply = jax.jit(model.apply)
+  before = np.asarray(apply(params, batch))
+  segments = batch[f'{model.side}_segment_ids']
+  for example, other in ((1, 2), (2, 1)):
+    changed = dict(batch)
+    for side in ('encoder', 'decoder'):
+      if f'{side}_input_tokens' in batch:
+        tokens = batch[f'{side}_input_tokens']
+        here = batch[f'{side}_segment_ids'] == example
+        changed[f'{side}_input_tokens'] = np.where(here, 127 - tokens, tokens)
+    after = np.asarray(apply(params, changed))
+    np.testing.assert_array_equal(
+      after[segments == other], before[segments == other]
+    )
+    assert (after != before).any(-1)[segments == example].mean() > 0.9
+
+
+@pytest.mark.parametrize('attention', ['plain', 'chunked'])
+def test_a_prefix_lm_without_a_prefix_is_an_lm(attention):
+  prefix, lm = (
+    build('prefix', attention=attention, mask=mask)
+    for mask in ('prefix', 'causal')
+  )
+  params, batch = tiny.params(lm), batch_of(lm)
+  batch['decoder_bidirectional_mask'] *= 0
+  np.testing.assert_allclose(
+    jax.jit(prefix.apply)(params, batch),
+    jax.jit(lm.apply)(params, batch),
+    atol=1e-6,
+  )
+
+
+@pytest.mark.parametrize('name', ['t5', 'lm', 'prefix'])
+def test_decoding_is_the_same_by_chunks(name):
+  found = []
+  for attention in ('plain', 'chunked'):
+    model = build(name, attention=attention)
+    batch, params = batch_of(model), tiny.params(model)
+    # Prompts of six and nine tokens: more than a block.
+    segments = (np.arange(9)[None] >= np.array([[3], [0]])).astype(np.int32)
+    tokens = batch['decoder_input_tokens'][:, :9]
+    batch |= {'decoder_input_tokens': tokens, 'decoder_segment_ids': segments}
+    logits, state = jax.jit(model.start, static_argnums=2)(params, batch, 2)
+    more, _ = jax.jit(model.step)(params, state, np.array([5, 7]))
+    found.append((np.asarray(logits), np.asarray(more)))
+  assert_near(found[1], found[0], 1e-5)
+
+
+# -- memory -------------------------------------------------------------------
+
+
+def temporary_bytes(kernel, length):
+  """Of a compiled gradient; nothing is run."""
+  shape = jax.ShapeDtypeStruct((1, length, 2, 8), 'float32')
+  segments = jax.ShapeDtypeStruct((1, length), 'int32')
+  values = jax.ShapeDtypeStruct((2, 2 * length - 1), 'float32')
+
+  def total(q, k, v, values, segments):
+    mask = masks.within(segments, causal=True)
+    bias = positions.Toeplitz(values, length)
+    return kernels.KERNELS[kernel](q, k, v, mask, bias).sum()
+
+  gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2, 3)))
+  compiled = gradient.lower(shape, shape, shape, values, segments).compile()
+  return compiled.memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize('kernel, most', [('plain', 4.1), ('chunked', 2.1)])
+def test_memory_by_length(monkeypatch, kernel, most):
+  """Doubled length: four times as much by the plain kernel, twice by chunks."""
+  monkeypatch.setattr(chunked, 'BLOCK', 128)
+  sizes = [temporary_bytes(kernel, n) for n in (1024, 2048, 4096, 8192)]
+  growth = np.divide(sizes[1:], sizes[:-1])
+  assert (growth < most).all(), sizes
+  assert (growth > most - 0.4).all(), sizes

@@ -150,7 +150,9 @@ def draw_attention(dtype=np.float32, scale=1.0):
 def attend(q, k, v, mask, bias, **kwargs):
   """Attention with any matrices for mask and bias."""
   as_rules = lambda x: types.SimpleNamespace(matrix=lambda: x)
-  return kernels.KERNELS['plain'](q, k, v, as_rules(mask), as_rules(bias), **kwargs)
+  return kernels.KERNELS['plain'](
+    q, k, v, as_rules(mask), as_rules(bias), **kwargs
+  )
 
 
 def test_attention():

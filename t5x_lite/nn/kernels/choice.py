@@ -11,6 +11,7 @@ from t5x_lite import partitioning
 from t5x_lite import specs
 
 LONG = 512  # keys from which on a fused kernel is taken
+SLOW = 1024  # queries and keys from which on plain is the slower on CPUs
 LARGE = 2**31  # bytes a device of weights, kept for backward, that are too many
 FUSED = {'tpu': 'splash', 'gpu': 'cudnn'}
 
@@ -82,7 +83,7 @@ def choose(spec, site, place):
   What a spec asks for, where it can be; a step of decoding is always plain. On
   its own: the platform's fused kernel where it can express what is asked and
   there are LONG keys; else the plain one, unless its weights take more than
-  LARGE; then the chunked one.
+  LARGE, or it is SLOW; then the chunked one.
 
   Args:
     spec: specs.Transformer.
@@ -102,6 +103,8 @@ def choose(spec, site, place):
   plain = f'plain weights take {size / 2**30:.2g} GiB a device'
   if size > LARGE:
     return Choice('chunked', f'{plain}; {obstacle}')
+  if place.platform == 'cpu' and min(site.queries, site.keys) >= SLOW:
+    return Choice('chunked', f'faster on CPUs from {SLOW} tokens on')
   return Choice('plain', f'{plain}; {obstacle or f"under {LONG} keys"}')
 
 
