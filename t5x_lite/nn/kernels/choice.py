@@ -117,7 +117,12 @@ def unfused(spec, site, place):
   groups = spec.num_kv_heads or spec.num_heads
   dtypes = {'splash': ('float32', 'bfloat16'), 'cudnn': ('bfloat16',)}[name]
   width = {'splash': 64, 'cudnn': 8}[name]
+  # Mosaic can't compile more precise products of bfloat16 than there are.
+  sharper = jax.config.jax_default_matmul_precision
+  if spec.dtype != 'bfloat16' or sharper in ('default', 'fastest', 'bfloat16'):
+    sharper = None
   obstacles = [
+    (sharper and name == 'splash', f'takes no products of {sharper} precision'),
     (site.biased, f'has no bias, as {type(spec.position).__name__} needs'),
     (site.dropout, 'has no dropout of weights'),
     (site.prefix and name == 'splash', 'has no prefix'),
