@@ -63,6 +63,6 @@ setuptools.setup(
       *GCS,
       'gcp-storage-emulator>=2026.7.19',
     ],
-    'oracle': ['torch==2.13.0', 'transformers==4.57.6'],
+    'oracle': ['timm==1.0.31', 'torch==2.13.0', 'transformers==4.57.6'],
   },
 )

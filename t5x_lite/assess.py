@@ -23,6 +23,7 @@ def saved(
   examples=None,
   batch_size=None,
   force=False,
+  decoding=None,
   say=processes.say,
 ):
   """Measures on held-out documents and tasks, and writes what it finds.
@@ -37,6 +38,7 @@ def saved(
     examples: at most so many of each; None: all.
     batch_size: examples at once; None: the run's.
     force: measures all anew.
+    decoding: of the tasks' predictions, a spec; None: the run's.
     say: prints a line.
 
   Returns:
@@ -54,8 +56,9 @@ def saved(
       if settings != run:
         run = settings
         mesh, model = infer.lay_out(run)
+        changes = {'tasks': tasks, 'decoding': decoding}
         measure = _measures(
-          run, model, mesh, tasks, examples, batch_size, workdir, say
+          run, model, mesh, changes, examples, batch_size, workdir, say
         )
       if measures.HELD_OUT in measure.names:
         fingerprint = measure.settings(measures.HELD_OUT)['data']
@@ -82,15 +85,15 @@ def saved(
   return found
 
 
-def _measures(run, model, mesh, tasks, examples, batch_size, workdir, say):
+def _measures(run, model, mesh, changes, examples, batch_size, workdir, say):
   """What to measure with, and refuses a run that has nothing."""
-  if tasks is not None:
-    spec = dataclasses.replace(run.evaluation, tasks=tasks)
-    run = dataclasses.replace(run, evaluation=spec)
+  changes = {k: value for k, value in changes.items() if value is not None}
+  spec = dataclasses.replace(run.evaluation, **changes)
+  run = dataclasses.replace(run, evaluation=spec)
   if batch_size is not None:
     run = dataclasses.replace(run, batch_size=batch_size, microbatches=1)
   vocabulary = data.load_vocabulary(run.data)
-  store = fit.open_store(run.data, vocabulary, say)
+  store = fit.open_store(run, vocabulary, say)
   made = measures.Measures(run, model, store, vocabulary, mesh, examples, say)
   if not made.names:
     raise errors.DataError(

@@ -10,7 +10,9 @@ from t5x_lite import errors
 from t5x_lite import lines as inputs
 from t5x_lite import parts
 from t5x_lite import processes
+from t5x_lite import record as records
 from t5x_lite import reporting
+from t5x_lite import specs
 from t5x_lite import storage
 
 BATCHES = 8  # in a part of a file, which is what is lost when stopped
@@ -25,12 +27,19 @@ class Task:
     length: most tokens to predict, or to fill a blank; None to score.
     batch_size: lines that are computed at once.
     candidates: for each blank, instead of a prediction; None for none.
+    decoding: of predictions: specs.Greedy, Beam or Sample.
   """
 
   mode: str = 'predict'
   length: int | None = 64
   batch_size: int = 32
   candidates: int | None = None
+  decoding: specs.Spec = specs.Greedy()
+
+  def record(self):
+    """As a flat dict of plain JSON."""
+    how = records.record(self.decoding)
+    return records.flatten(vars(self) | {'decoding': how})
 
 
 def run(predictor, lines, task, output='-', shard=(0, 1)):
@@ -63,11 +72,13 @@ def run(predictor, lines, task, output='-', shard=(0, 1)):
 
 def _to_stdout(predictor, lines, task):
   size, total = task.batch_size, None
-  examples = _checked(predictor, lines)
+  examples = _checked(predictor, lines, task)
   if not lines.is_stream:
     size = task.batch_size * BATCHES
-    total = processes.first(lambda: sum(1 for _ in _checked(predictor, lines)))
-    examples = (lines.example(*line) for line in lines)
+    total = processes.first(
+      lambda: sum(1 for _ in _checked(predictor, lines, task))
+    )
+    examples = ((line[0], lines.example(*line)) for line in lines)
   elif lines.name == '-' and sys.stdin.buffer.isatty():
     size = 1  # a person waits for an answer to each line
     print('one text a line; Ctrl-D ends', file=sys.stderr)
@@ -93,7 +104,7 @@ def _to_file(predictor, lines, task, output, index, shards):
     'lines': count,
     'format': 'jsonl' if lines.is_json else 'text',
     'field': lines.field,
-  } | dataclasses.asdict(task)
+  } | task.record()
   size = task.batch_size * BATCHES
   sizes = [min(size, count - start) for start in range(0, count, size)]
   work = parts.Parts(output, plan, len(sizes))
@@ -103,7 +114,7 @@ def _to_file(predictor, lines, task, output, index, shards):
     return
   missing = processes.first(work.missing)
   if len(missing) == len(sizes):  # else whoever began has checked them
-    processes.first(lambda: sum(1 for _ in _checked(predictor, lines)))
+    processes.first(lambda: sum(1 for _ in _checked(predictor, lines, task)))
   processes.first(work.begin)
   todo = {n for n in missing if n % shards == index}
   total = sum(sizes[index::shards])
@@ -114,7 +125,7 @@ def _to_file(predictor, lines, task, output, index, shards):
   with reporting.Counter(total, done, silent) as counter:
     for number, chunk in enumerate(_chunks(lines, size)):
       if number in todo:
-        examples = [lines.example(*line) for line in chunk]
+        examples = [(line[0], lines.example(*line)) for line in chunk]
         content = _results(predictor, task, lines, examples, counter)
         if processes.is_first():
           work.write(number, content)
@@ -158,24 +169,27 @@ def _chunks(items, size):
   return iter(lambda: list(itertools.islice(items, size)), [])
 
 
-def _checked(predictor, lines):
-  """The example of each line, once the model is known to take it."""
+def _checked(predictor, lines, task):
+  """(number, example) of each line, once the model is known to take it."""
   for number, line in lines:
     example = lines.example(number, line)
     try:
-      for field in lines.fields:
-        predictor.tokens(example[field])
+      predictor.tokens(example[lines.field], task.length or 0)
+      if lines.scored:
+        predictor.targets(example['targets'])
     except errors.DataError as e:
       raise e.at(lines.place(number)) from e
-    yield example
+    yield number, example
 
 
 def _results(predictor, task, lines, examples, counter):
-  """Lines of JSON for some examples, as bytes.
+  """Lines of JSON for some numbered examples, as bytes.
 
   Lines of like length are computed together: a batch is as long as its longest.
   """
-  texts = [[example[field] for field in lines.fields] for example in examples]
+  texts = [
+    [example[field] for field in lines.fields] for _, example in examples
+  ]
   order = sorted(
     range(len(texts)), key=lambda n: [len(text) for text in texts[n]]
   )
@@ -191,8 +205,14 @@ def _results(predictor, task, lines, examples, counter):
         for text in columns[0]
       ]
     else:
-      results = predictor.predict(*columns, task.length, at_least=rows)
+      results = predictor.predict(
+        *columns,
+        task.length,
+        task.decoding,
+        [examples[n][0] for n in batch],
+        at_least=rows,
+      )
     for n, result in zip(batch, results, strict=True):
-      found[n] = inputs.to_json(examples[n] | result)
+      found[n] = inputs.to_json(examples[n][1] | result)
     counter.add(len(batch))
   return b''.join(found)

@@ -250,15 +250,30 @@ class Checkpoints:
     self._newest = step
     return state, self._read_json(step, 'position')
 
-  def restore_params(self, step, abstract_params):
-    """Reads the parameters without the optimizer's state; see `restore`."""
+  def restore_params(self, step, abstract_params, some=False):
+    """Reads the parameters without the optimizer's state; see `restore`.
+
+    Args:
+      step: a committed step.
+      abstract_params: a tree of `jax.ShapeDtypeStruct` with shardings.
+      some: whether others than these may be there.
+    """
     folder = self._verified(step, 'state')
+    wanted = {'params': abstract_params}
     stored = {
       path: array
       for path, array in _stored_arrays(folder).items()
+      if path.startswith('params/') and (not some or path in _by_path(wanted))
+    }
+    return _read_arrays(folder, stored, wanted)['params']
+
+  def stored_params(self, step):
+    """{path: array with shape and dtype} of the parameters of a step."""
+    return {
+      path.removeprefix('params/'): array
+      for path, array in _stored_arrays(self._verified(step)).items()
       if path.startswith('params/')
     }
-    return _read_arrays(folder, stored, {'params': abstract_params})['params']
 
   def read_position(self, step):
     """The place in the data that a step was saved at."""
@@ -335,16 +350,16 @@ def _read_arrays(folder, stored, abstract):
   """Reads the arrays of `abstract`, after comparing them with those stored."""
   wanted = _by_path(abstract)
   differ = [
-    (path, _describe(stored.get(path)), _describe(wanted.get(path)))
+    (path, describe(stored.get(path)), describe(wanted.get(path)))
     for path in sorted(stored.keys() | wanted.keys())
-    if _describe(stored.get(path)) != _describe(wanted.get(path))
+    if describe(stored.get(path)) != describe(wanted.get(path))
   ]
   if differ:
     raise errors.CheckpointError(
       f'checkpoint does not fit in {len(differ)} arrays',
       where=folder,
       fix='use the recipe that it was trained with'
-      + _table([('array', 'stored', 'wanted'), *differ]),
+      + table([('array', 'stored', 'wanted'), *differ]),
     )
   return ocp.PyTreeCheckpointHandler(use_zarr3=True).restore(
     folder / 'state',
@@ -356,13 +371,14 @@ def _read_arrays(folder, stored, abstract):
   )
 
 
-def _describe(array):
+def describe(array):
+  """Type and shape of an array, `-` for none."""
   if array is None:
     return '-'
   return f'{np.dtype(array.dtype)}{list(array.shape)}'
 
 
-def _table(rows):
+def table(rows):
   """Aligned rows, the first a head; a count for those beyond a screen."""
   shown = rows[: _SHOWN + 1]
   widths = [max(map(len, column)) for column in zip(*shown, strict=True)]

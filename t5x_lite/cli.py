@@ -6,11 +6,13 @@ whose modules load only then, so that `--help` and wrong options cost nothing.
 
 import argparse
 import functools
+import itertools
 import os
 import sys
 
 import t5x_lite
 from t5x_lite import allocator
+from t5x_lite import decoding_options
 from t5x_lite import errors
 from t5x_lite import objects
 from t5x_lite import processes
@@ -34,9 +36,8 @@ EXAMPLES = {
 The same command goes on where a stopped run left off.""",
   'evaluate': """t5x_lite evaluate --workdir=runs/mine --step=all
   t5x_lite evaluate --workdir=runs/mine --tasks=glue --task_module=my_tasks""",
-  'infer': """echo 'To be <extra_id_0>' | t5x_lite infer --workdir=runs/mine
-  t5x_lite infer --workdir=runs/mine --input=in.txt --output=out.jsonl
-The same command goes on with a file where it was stopped.""",
+  'infer': 't5x_lite infer --workdir=runs/mine --input=in.txt '
+  '--output=out.jsonl',
   'recipes': 't5x_lite recipes --json',
   'vocab': """t5x_lite vocab --corpus=my.txt --size=8000 --output=my.model
   t5x_lite train --corpus=my.txt --workdir=runs/mine \\
@@ -52,6 +53,16 @@ class Parser(argparse.ArgumentParser):
 
   def error(self, message):
     raise errors.ConfigError(message, fix=f'{self.prog} --help')
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+  """Keeps line breaks in the help of an option."""
+
+  def _split_lines(self, text, width):
+    lines = map(
+      super()._split_lines, text.splitlines(), itertools.repeat(width)
+    )
+    return [*itertools.chain(*lines)]
 
 
 def make_parser():
@@ -72,9 +83,7 @@ def make_parser():
       help=text,
       description=text[0].upper() + text[1:] + '.',
       epilog='for example:\n  ' + EXAMPLES[name],
-      formatter_class=functools.partial(
-        argparse.RawDescriptionHelpFormatter, max_help_position=36
-      ),
+      formatter_class=functools.partial(Formatter, max_help_position=36),
       allow_abbrev=False,
       usage=f't5x_lite {name} [options]'
       + (' [--gin.NAME.FIELD=VALUE ...]' if recipe else ''),
@@ -147,6 +156,7 @@ def make_parser():
   add('--examples', type=values.positive, help='at most so many; default: all')
   add('--batch_size', type=values.positive, help="at once; default: the run's")
   add('--force', action='store_true', help='measure again what is measured')
+  decoding_options.add(add)
 
   add = command('infer', 'predicts a text for each line, or scores given ones')
   add('--workdir', required=True, help='of the training run')
@@ -159,7 +169,12 @@ def make_parser():
     help='predict, or score the targets that are given',
   )
   add('--input', default='-', metavar='FILE', help='default: stdin')
-  add('--output', default='-', metavar='FILE', help='default: stdout')
+  add(
+    '--output',
+    default='-',
+    metavar='FILE',
+    help='default: stdout; stopped, the same command goes on',
+  )
   add(
     '--format',
     choices=('text', 'jsonl'),
@@ -178,6 +193,7 @@ def make_parser():
     metavar='I/N',
     help='make the I-th of N shares of the output, from 0',
   )
+  decoding_options.add(add, several=True)
 
   add = command('recipes', 'lists the installed recipes')
   add('--json', action='store_true', help='as a JSON list')

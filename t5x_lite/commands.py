@@ -11,6 +11,7 @@ from t5x_lite import assess
 from t5x_lite import bulk
 from t5x_lite import config
 from t5x_lite import data
+from t5x_lite import decoding_options
 from t5x_lite import errors
 from t5x_lite import fit as fitting
 from t5x_lite import infer as inference
@@ -25,6 +26,7 @@ from t5x_lite import recipes as installed
 from t5x_lite import record
 from t5x_lite import results
 from t5x_lite import show
+from t5x_lite import specs
 from t5x_lite import storage
 from t5x_lite import train as training
 from t5x_lite.launch import local
@@ -163,6 +165,7 @@ def evaluate(options):
     options.examples,
     options.batch_size,
     options.force,
+    decoding_options.spec(options),
   )
   if processes.is_first():
     for table in results.tables(found):
@@ -173,6 +176,12 @@ def evaluate(options):
 def infer(options):
   """Predicts or scores each line of the input, in order."""
   scored = options.mode == 'score'
+  how = decoding_options.spec(options)
+  if how and (scored or options.candidates):
+    raise errors.ConfigError(
+      '--decoding is of predictions',
+      got='--mode=score' if scored else '--candidates',
+    )
   for name in ('length', 'candidates'):
     if scored and getattr(options, name):
       raise errors.ConfigError(
@@ -184,6 +193,7 @@ def infer(options):
     None if scored else length,
     options.batch_size,
     options.candidates,
+    how or specs.Greedy(),
   )
   if options.shard != [0, 1] and options.output == '-':
     raise errors.ConfigError('--shard needs a file to share: --output=FILE')
@@ -216,7 +226,7 @@ def vocab(options):
   """Trains a vocabulary on the training split of a corpus."""
   run = load(options)
   data.train_vocabulary(
-    run.data,
+    run,
     storage.path(options.output),
     size=options.size,
     extra_ids=options.extra_ids,
@@ -235,8 +245,8 @@ def inspect(options):
   run = load(options)
   vocabulary = data.load_vocabulary(run.data)
   data.check(run, vocabulary)
-  store = fitting.open_store(run.data, vocabulary, print)
-  batches = data.Batches(run, store, vocabulary, options.split)
+  store = fitting.open_store(run, vocabulary, print)
+  batches = data.examples(run, store, vocabulary, options.split)
   show.batch(batches.at(options.position, options.rows), vocabulary)
 
 

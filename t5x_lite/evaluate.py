@@ -15,6 +15,7 @@ from t5x_lite import processes
 
 _MEANS = ('loss', 'accuracy', 'text_loss', 'text_accuracy', 'marker_loss')
 COUNTS = ('tokens', 'text_tokens', 'examples')
+CLASSES = ('class_loss', 'class_accuracy')  # of texts that have a label
 METRICS = (*_MEANS, 'unigram_entropy', *COUNTS)  # of held-out documents
 _STEP = 32  # lengths of tasks are multiples of it, so that few shapes compile
 
@@ -33,10 +34,16 @@ def make_eval_step(model, is_text_V):
   """
 
   def eval_step(params, batch):
-    logits_BLV = model.apply(params, batch)
-    targets_BL = batch['decoder_target_tokens']
-    weights_BL = batch['decoder_loss_weights']
     rows = {}
+    if 'labels' in batch:
+      logits_BLV, classes_BC = model.classify(params, batch)
+      _, rows = losses.classes(
+        classes_BC, batch['labels'], batch['label_weights'], axis=1
+      )
+    else:
+      logits_BLV = model.apply(params, batch)
+    targets_BL = batch[f'{model.side}_target_tokens']
+    weights_BL = batch[f'{model.side}_loss_weights']
     text_BL = weights_BL * jnp.asarray(is_text_V)[targets_BL]
     for prefix, counted_BL in (('', weights_BL), ('text_', text_BL)):
       _, weight_B, found = losses.cross_entropy(
@@ -66,11 +73,13 @@ class HeldOut:
   text_accuracy over those that stand for text, marker_loss over sentinels and
   end; unigram_entropy, the least loss on the same text tokens of any model that
   ignores context; tokens and text_tokens, their counts; examples. A mean over
-  nothing is left out.
+  nothing is left out. Of texts with labels also class_loss and class_accuracy,
+  per example.
   """
 
   def __init__(self, model, batches, vocabulary, mesh, batch_size):
     self.batches, self.mesh = batches, mesh
+    self.class_metrics = CLASSES if model.spec.classes else ()
     # Rows that fill up a batch count for nothing: it may be larger than asked.
     self.batch_size = partitioning.fill_up(batch_size, mesh)
     ids = np.arange(vocabulary.size)
@@ -109,6 +118,8 @@ class HeldOut:
       for name, weight in weights.items()
       if weight
     }
+    for name in self.class_metrics:
+      metrics[name] = float(sums[name] / examples)
     if text:
       metrics['unigram_entropy'] = entropy(counts)
     return metrics | dict(zip(COUNTS, (int(tokens), int(text), examples)))
@@ -126,13 +137,13 @@ def entropy(counts):
 class Tasks:
   """Measures a model on tasks; their rows share one shape, compiled once.
 
-  Metrics: whatever a task's own functions return, from greedy predictions or
+  Metrics: whatever a task's own functions return, from predictions or
   from scores, the log probability of a target; and always, per target token,
   loss and token_accuracy, with the counts tokens and examples. Where a task
   has a metric of such a name, it is the task's.
   """
 
-  def __init__(self, model, tasks, vocabulary, mesh, batch_size):
+  def __init__(self, model, tasks, vocabulary, mesh, batch_size, how):
     """Allocates nothing.
 
     Args:
@@ -141,8 +152,11 @@ class Tasks:
       vocabulary: theirs and the model's.
       mesh: of the parameters.
       batch_size: examples at once, at most.
+      how: to predict: specs.Greedy, Beam or Sample.
     """
+    decoding.check(how, vocabulary.size)
     self.mesh, self._start_id = mesh, vocabulary.pad_id
+    self._spec = model.spec
     most = max((len(task.examples) for task in tasks), default=1)
     self.batch_size = partitioning.fill_up(min(batch_size, most), mesh)
     longest = [
@@ -156,21 +170,21 @@ class Tasks:
       out_shardings=partitioning.replicated(mesh),
     )
 
-    def predict(params, batch, count, length):
+    def predict(params, batch, first, count, length):
       # Rows that fill up a batch end at once, or they might never.
       rows_B = jnp.arange(self.batch_size)
-      ends_B = jnp.where(rows_B < count, -1, vocabulary.eos_id)
-      return decoding.greedy(
+      tokens_BNL, _, _ = decoding.decode(
         model,
         params,
-        batch['encoder_input_tokens'],
-        batch['encoder_segment_ids'],
+        batch,
+        how,
         length,
         vocabulary.size,
         vocabulary.eos_id,
-        ends_B[:, None],
-        vocabulary.pad_id,
-      )[0]
+        examples_B=first + rows_B,
+        active_B=rows_B < count,
+      )
+      return tokens_BNL[:, 0]
 
     self._predict = jax.jit(
       predict,
@@ -185,15 +199,24 @@ class Tasks:
     """
     examples, length = len(task.examples), task.lengths['targets']
     local = partitioning.local_rows(self.mesh, self.batch_size)
-    rows, predictions = [], []
+    measured, predictions = [], []
     for start in range(0, examples, self.batch_size):
-      batch = task.batch(start + local, *self._widths, self._start_id)
+      places = start + local
+      batch = task.batch(self._spec, places, *self._widths, self._start_id)
       here = partitioning.put_batch(batch, self.mesh, self.batch_size)
-      rows.append(jax.device_get(self._step(params, here)[0]))
+      measured.append(jax.device_get(self._step(params, here)[0]))
       if task.predicts:
-        found_BL = self._predict(params, here, examples - start, length)
+        rows = [
+          task.examples[n]['inputs'] if n < examples else ()
+          for n in start + local
+        ]
+        prompts = decoding.prompts.batch(
+          self._spec, rows, self._widths[0], self._start_id
+        )
+        here = partitioning.put_batch(prompts, self.mesh, self.batch_size)
+        found_BL = self._predict(params, here, start, examples - start, length)
         predictions.append(jax.device_get(found_BL))
-    found = joined(rows, examples)
+    found = joined(measured, examples)
     tokens = int(found['tokens'].sum())
     metrics = {
       'loss': float(found['loss'].sum() / max(tokens, 1)),

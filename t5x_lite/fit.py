@@ -16,6 +16,7 @@ from t5x_lite import loop
 from t5x_lite import measures as measuring
 from t5x_lite import metrics
 from t5x_lite import partitioning
+from t5x_lite import pretrained
 from t5x_lite import processes
 from t5x_lite import record as records
 from t5x_lite import storage
@@ -23,14 +24,15 @@ from t5x_lite import train
 from t5x_lite import watching
 
 
-def open_store(spec, vocabulary, say):
+def open_store(run, vocabulary, say):
   """The tokenised corpus of a run, made if there is none; says how far it is.
 
   Args:
-    spec: specs.Data.
+    run: specs.Run.
     vocabulary: its vocabulary.
     say: prints a line.
   """
+  name = run.data.corpus or run.data.task
   next_line = time.monotonic()
   built = False
 
@@ -39,12 +41,14 @@ def open_store(spec, vocabulary, say):
     built = True
     if time.monotonic() >= next_line:
       next_line = time.monotonic() + 5
-      part = '' if share is None else f' ({share:.0%} of {spec.corpus})'
+      part = '' if share is None else f' ({share:.0%} of {name})'
       say(f'tokenising: {tokens:,} tokens{part}')
 
-  store = data.open_or_build(spec, vocabulary, progress)
+  store = data.open_or_build(
+    run.data, vocabulary, progress, data.origin(run, vocabulary)
+  )
   if built:
-    say(f'tokenised {spec.corpus} into {store.folder}')
+    say(f'tokenised {name} into {store.folder}')
     for note in store.notes():
       say(note)
   return store
@@ -86,7 +90,7 @@ def resumable(run, record, saver, say):
       'run differs from the one in the workdir',
       where=saver.folder,
       got='; '.join(changes.refused),
-      expected='the same model, objective and data',
+      expected='the same model, objective, data and state of the optimizer',
       fix='undo the change, or choose another --workdir',
     )
   for line in changes.told:
@@ -154,8 +158,13 @@ def fit(
       checkpoints.Checkpoints(workdir, run.checkpoints) as saver,
     ):
       begin = processes.first(lambda: resumable(run, record, saver, say))
-      store = open_store(run.data, vocabulary, say)
-      batches = data.Batches(run, store, vocabulary, 'train')
+      # On the way back from a checkpoint of its own, no other counts.
+      fresh = begin is None and run.start_from is not None
+      start = pretrained.Pretrained(run, program.model) if fresh else None
+      store = open_store(run, vocabulary, say)
+      batches = data.examples(run, store, vocabulary, 'train')
+      for note in batches.notes():
+        say(note)
       processes.same('corpus or vocabulary', batches.fingerprint)
       if begin is not None:
         check_data(saver, begin, batches.fingerprint)
@@ -188,7 +197,10 @@ def fit(
       ):
         say(line)
       if begin is None:
-        position, state = {'examples': 0}, program.init()
+        given = start and start.read(program.abstract_state['params'])
+        position, state = {'examples': 0}, program.init(given)
+        for line in start.notes() if start else ():
+          say(line)
       else:
         state, position = saver.restore(begin, program.abstract_state)
         say(f'going on from step {begin} in {workdir}')

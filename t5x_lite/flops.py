@@ -15,24 +15,41 @@ import jax.numpy as jnp
 def forward(spec, inputs, targets, causal_share=0.5):
   """Operations of one example's forward pass.
 
+  A window counts as what it shows of a row, prefixes and packing as nothing.
+
   Args:
     spec: specs.Transformer.
     inputs: encoder tokens.
-    targets: decoder tokens.
+    targets: tokens of the decoder, if there is one.
     causal_share: of the decoder's self-attention that is counted.
   """
   e = spec.embed_dim
   a = spec.num_heads * spec.head_dim
+  shared = (spec.num_kv_heads or spec.num_heads) / spec.num_heads
+  own = 2 * e * a * (1 + shared)  # query and out, key and value
   mlp = (3 if spec.gated else 2) * e * spec.mlp_dim
-  encoder = 2 * inputs * (4 * e * a + mlp) + 4 * inputs**2 * a
-  decoder = (
-    2 * targets * (6 * e * a + mlp)  # own projections, cross query and out
-    + 2 * inputs * 2 * e * a  # keys and values of the encoder
-    + 4 * targets**2 * a * causal_share
-    + 4 * targets * inputs * a
-  )
-  head = 2 * targets * e * spec.vocab_size
-  return encoder * spec.encoder_layers + decoder * spec.decoder_layers + head
+
+  def scores(length, share):
+    """Of queries with keys and of weights with values, mean over layers."""
+    seen = [
+      length * min(length * share, window or length)
+      for window in spec.windows or (0,)
+    ]
+    return 4 * a * sum(seen) / len(seen)
+
+  total = 0
+  if spec.encoder_layers:
+    layer = 2 * inputs * (own + mlp) + scores(inputs, 1)
+    total += layer * spec.encoder_layers
+  if spec.decoder_layers:
+    layer = 2 * targets * (own + mlp) + scores(targets, causal_share)
+    if spec.encoder_layers:
+      layer += 2 * targets * 2 * e * a  # query and out
+      layer += 2 * inputs * 2 * e * a * shared
+      layer += 4 * targets * inputs * a
+    total += layer * spec.decoder_layers
+  predicted = targets if spec.decoder_layers else inputs
+  return total + 2 * predicted * e * spec.vocab_size
 
 
 def train_step(spec, batch_size, inputs, targets):

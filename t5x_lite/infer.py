@@ -20,6 +20,7 @@ from t5x_lite.corruptions import features
 
 VOCABULARY = 'vocabulary.model'  # in a workdir, what it was trained with
 LONGEST = 16  # inputs, in lengths of training; attention grows with the square
+_STEP = 64  # lengths of inputs are multiples of it
 
 
 class Predictor:
@@ -45,45 +46,61 @@ class Predictor:
     # On every device, so that each process of a run has all of it.
     everywhere = partitioning.replicated(self.mesh)
     jit = functools.partial(jax.jit, out_shardings=everywhere)
-    self._greedy = jit(
-      functools.partial(decoding.greedy, self.model),
-      static_argnames=('length', 'num_ids'),
+    self._decode = jit(
+      functools.partial(decoding.decode, self.model),
+      static_argnames=('spec', 'length', 'num_ids', 'eos_id'),
     )
     self._log_probs = jit(functools.partial(decoding.log_probs, self.model))
-    self._logits = jit(self.model.apply)
+    self._next = jit(lambda *args: self.model.start(*args, length=0)[0])
 
   @functools.cached_property
   def params(self):
     return restore_params(self._saver, self.step, self.mesh, self.model)
 
-  def tokens(self, text):
-    """Token ids of a text, with EOS; `<extra_id_0>` is a blank.
+  def tokens(self, text, room=0):
+    """Token ids of a text as inputs; `<extra_id_0>` is a blank.
+
+    They end with EOS, unless the model was trained to go on with texts.
+
+    Args:
+      text: a str.
+      room: tokens that are to follow.
 
     Raises:
       DataError: the text is too long, or names a sentinel that is none.
     """
-    found = [
-      *self.vocabulary.encode(text, sentinels=True),
-      self.vocabulary.eos_id,
-    ]
-    most = LONGEST * self.run.data.lengths['inputs']
-    if len(found) > most:
+    found = self.vocabulary.encode(text, sentinels=True)
+    found = [int(token) for token in found]
+    if not isinstance(self.run.objective, specs.CausalLM):
+      found.append(self.vocabulary.eos_id)
+    return self._checked(found, text, room)
+
+  def targets(self, text):
+    """Token ids of a text as targets, with EOS; raises as `tokens`."""
+    found = self.vocabulary.encode(text, sentinels=True)
+    found = [*(int(token) for token in found), self.vocabulary.eos_id]
+    return self._checked(found, text)
+
+  def _checked(self, tokens, text, room=0):
+    """The tokens, if they are not too many."""
+    trained, model = max(self.run.data.lengths.values()), self.run.model
+    most = LONGEST * trained
+    rule = f'at most {most:,}, {LONGEST} times what it was trained on'
+    if isinstance(model.position, specs.Learned):
+      # A decoder alone reads the inputs, and what follows, behind its start.
+      ahead = 0 if model.encoder_layers else 1 + room
+      if model.position.length - ahead < most:
+        most = model.position.length - ahead
+        rule = f'at most {most:,}: it has {model.position.length:,} positions'
+    if len(tokens) > most:
       raise errors.DataError(
         'text is too long for this model',
         where=repr(text[:40]),
-        got=f'{len(found):,} tokens',
-        expected=f'at most {most:,}, {LONGEST} times what it was trained on',
+        got=f'{len(tokens):,} tokens',
+        expected=rule,
         fix='cut the line',
       )
-    return found
-
-  def encode(self, texts):
-    """Token ids and segments [B, K] of texts; see `tokens`."""
-    rows = [self.tokens(text) for text in texts]
-    # Lengths in steps, so that few shapes are compiled.
-    length = -(-max(map(len, rows)) // 64) * 64
-    tokens, lengths = features.pad_rows(rows, length)
-    return tokens, (np.arange(length) < lengths[:, None]).astype(np.int32)
+    return tokens
 
   def _on_mesh(self, arrays, at_least=0):
     """Rows spread over the devices, filled up with copies of the last one.
@@ -96,48 +113,93 @@ class Predictor:
     own = {name: x[np.minimum(local, len(x) - 1)] for name, x in arrays.items()}
     return partitioning.put_batch(own, self.mesh, size)
 
-  def decode(self, tokens, segments, length, prompt=None, at_least=0):
-    """Greedy tokens and their log probabilities, numpy [B, length].
+  def decode(
+    self,
+    inputs,
+    length,
+    how=specs.Greedy(),  # noqa: B008
+    prefixes=None,
+    numbers=None,
+    temperatures=None,
+    at_least=0,
+  ):
+    """Sequences for each row of inputs: `decoding.decode`, as numpy.
 
     Args:
-      tokens: of the inputs [B, K].
-      segments: above 0 where they are real.
+      inputs: token ids of each row.
       length: most tokens to decode.
-      prompt: what must come first [B, P]; -1 where free.
+      how: specs.Greedy, Beam or Sample.
+      prefixes: token ids that each row's sequence begins with, which are not
+        decoded; None for none.
+      numbers: of the rows, by which their samples differ; by default from 0 on.
+      temperatures: for `Sample`, one for each row; None for that of `how`.
       at_least: how many rows to compute, so that few shapes are compiled.
     """
-    if prompt is None:
-      prompt = np.zeros((len(tokens), 0), np.int32)
-    arrays = {'tokens_BK': tokens, 'segments_BK': segments, 'prompt_BP': prompt}
+    arrays = decoding.prompts.batch(
+      self.run.model, inputs, _width(inputs), self.vocabulary.pad_id, prefixes
+    )
+    if numbers is None:
+      numbers = range(len(inputs))
+    rows = {'examples_B': np.asarray(numbers, np.uint32)}
+    if temperatures is not None:
+      rows['temperature_B'] = np.asarray(temperatures, np.float32)
     with jax.set_mesh(self.mesh):
-      found = self._greedy(
+      found = self._decode(
         self.params,
-        **self._on_mesh(arrays, at_least),
+        self._on_mesh(arrays, at_least),
+        spec=how,
         length=length,
         num_ids=self.vocabulary.size,
         eos_id=self.vocabulary.eos_id,
-        start_id=self.vocabulary.pad_id,
+        **self._on_mesh(rows, at_least),
       )
-    return [x[: len(tokens)] for x in jax.device_get(found)]
+    return [x[: len(inputs)] for x in jax.device_get(found)]
 
-  def predict(self, texts, length, at_least=0):
+  def predict(
+    self,
+    texts,
+    length,
+    how=specs.Greedy(),  # noqa: B008
+    numbers=None,
+    temperatures=None,
+    at_least=0,
+  ):
     """One dict for each text: prediction, score, tokens.
 
     The score is the log probability of the tokens up to and with the end, and
-    `tokens` their number.
+    `tokens` their number. Of beams there is `penalized`, too, which they are
+    ranked by. Where `how` gives several sequences, the dict has `predictions`,
+    a list of such dicts.
+
+    Args:
+      texts: inputs.
+      length: most tokens to predict.
+      how: specs.Greedy, Beam or Sample.
+      numbers: as for `decode`.
+      temperatures: as for `decode`.
+      at_least: as for `decode`.
     """
-    found = self.decode(*self.encode(texts), length, at_least=at_least)
+    decoding.check(how, self.vocabulary.size)
+    rows = [self.tokens(text, length) for text in texts]
+    found = self.decode(
+      rows, length, how, None, numbers, temperatures, at_least
+    )
     results = []
-    for row, gains in zip(*found, strict=True):
-      ends = np.flatnonzero(row == self.vocabulary.eos_id)
-      end = ends[0] if ends.size else length
-      results.append(
-        {
+    for sequences in zip(*found, strict=True):
+      options = []
+      for row, gains, rank in zip(*sequences, strict=True):
+        ends = np.flatnonzero(row == self.vocabulary.eos_id)
+        end = ends[0] if ends.size else length
+        option = {
           'prediction': self.vocabulary.decode(row[:end].tolist()),
           'score': float(gains.sum()),
           'tokens': int(min(end + 1, length)),
         }
-      )
+        if isinstance(how, specs.Beam):
+          option['penalized'] = float(rank)
+        options.append(option)
+      several = how.sequences > 1
+      results.append({'predictions': options} if several else options[0])
     return results
 
   def score(self, texts, targets, at_least=0):
@@ -146,20 +208,23 @@ class Predictor:
     The score is the log probability of the target's tokens and its end, given
     the inputs, and `tokens` their number.
     """
-    inputs, input_segments = self.encode(texts)
-    wanted, segments = self.encode(targets)
-    batch = features.encoder_decoder(
-      inputs,
-      input_segments.sum(1),
-      wanted,
-      segments.sum(1),
+    rows = [self.targets(text) for text in targets]
+    inputs = [
+      self.tokens(text, len(row)) for text, row in zip(texts, rows, strict=True)
+    ]
+    batch = features.of_stack(
+      self.run.model,
+      (
+        *features.pad_rows(inputs, _width(inputs)),
+        *features.pad_rows(rows, _width(rows)),
+      ),
       self.vocabulary.pad_id,
     )
     with jax.set_mesh(self.mesh):
       gains = self._log_probs(self.params, self._on_mesh(batch, at_least))
     return [
-      {'score': float(row.sum()), 'tokens': int(count)}
-      for row, count in zip(jax.device_get(gains), segments.sum(1))
+      {'score': float(found.sum()), 'tokens': len(row)}
+      for found, row in zip(jax.device_get(gains), rows)
     ]
 
   def fill(self, text, candidates, length=16):
@@ -180,34 +245,29 @@ class Predictor:
     """
     vocabulary = self.vocabulary
     candidates = min(candidates, vocabulary.size - vocabulary.sentinels)
-    source = [np.repeat(x, candidates, axis=0) for x in self.encode([text])]
+    source = self.tokens(text)
     prefix, found = [], []
     for number in map(int, re.findall(r'<extra_id_(\d+)>', text)):
       prefix.append(vocabulary.sentinel(number))
-      prompt = np.array([prefix], np.int32)
-      first = self._next(source, prompt)
+      first = self._after(source, prefix)
       # Whatever ends a blank at once leaves it empty: one candidate, not many.
       ends = np.flatnonzero(self._ends(np.arange(vocabulary.size)))
       others = ends[ends != ends[np.argmax(first[ends])]]
       first[others] = -np.inf
-      starts = np.argsort(-first, kind='stable')[:candidates]
-      prompts = np.concatenate(
-        [np.repeat(prompt, candidates, 0), starts[:, None].astype(np.int32)],
-        axis=1,
+      starts = np.argsort(-first, kind='stable')[:candidates].tolist()
+      tokens, log_probs, _ = self.decode(
+        [source] * candidates,
+        length,
+        prefixes=[[*prefix, start] for start in starts],
       )
-      # The prompt's place is padded to a multiple, again for few shapes.
-      total = -(-(prompts.shape[1] + length) // 32) * 32
-      free = np.full((candidates, total), -1, np.int32)
-      free[:, : prompts.shape[1]] = prompts
-      tokens, log_probs = self.decode(*source, total, free)
       options = []
-      for row, gains in zip(tokens, log_probs):
-        begin = end = len(prefix)
-        while end < begin + length and not self._ends(row[end]):
+      for start, row, gains in zip(starts, tokens[:, 0], log_probs[:, 0]):
+        span, chance = [start, *row.tolist()], [first[start], *gains]
+        end = 0
+        while end < length and not self._ends(span[end]):
           end += 1
-        chance = gains[begin : end + self._ends(row[end])].sum()
-        span = [int(t) for t in row[begin:end]]
-        options.append((float(np.exp(chance)), span))
+        chance = sum(chance[: end + bool(self._ends(span[end]))])
+        options.append((float(np.exp(chance)), span[:end]))
       options.sort(key=lambda option: -option[0])
       found.append(
         {
@@ -226,23 +286,25 @@ class Predictor:
     vocabulary = self.vocabulary
     return (tokens == vocabulary.eos_id) | vocabulary.is_sentinel(tokens)
 
-  def _next(self, source, prompt):
-    """Log probabilities of the token after a prompt, numpy [V]."""
-    at = prompt.shape[1]
-    decoder = np.zeros((1, -(-(at + 1) // 32) * 32), np.int32)
-    decoder[:, 0] = self.vocabulary.pad_id
-    decoder[:, 1 : at + 1] = prompt
-    batch = {
-      'encoder_input_tokens': source[0][:1],
-      'encoder_segment_ids': source[1][:1],
-      'decoder_input_tokens': decoder,
-      'decoder_segment_ids': np.ones_like(decoder),
-    }
+  def _after(self, inputs, prefix):
+    """Log probabilities of the token after a prefix, numpy [V]."""
+    batch = decoding.prompts.batch(
+      self.run.model,
+      [inputs],
+      _width([inputs]),
+      self.vocabulary.pad_id,
+      [prefix],
+    )
     with jax.set_mesh(self.mesh):
-      logits = self._logits(self.params, self._on_mesh(batch))
-    logits = jax.device_get(logits)[0, at]
+      logits = self._next(self.params, self._on_mesh(batch))
+    logits = jax.device_get(logits)[0]
     # Ids past the vocabulary only pad the table.
     return np.array(jax.nn.log_softmax(logits))[: self.vocabulary.size]
+
+
+def _width(rows):
+  """Room for the longest row, in steps, so that few shapes are compiled."""
+  return max(1, -(-max(map(len, rows)) // _STEP)) * _STEP
 
 
 def read_run(saver, step):

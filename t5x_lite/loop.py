@@ -186,9 +186,8 @@ class Loop:
     batch = self.batches.at(examples, run.batch_size, self.rows)
     step_fn = self.program.compile_step(batch)
     seconds = time.perf_counter() - started
-    lengths = [
-      batch[f'{side}_input_tokens'].shape[1] for side in ('encoder', 'decoder')
-    ]
+    widths = data.widths(run)
+    lengths = [widths.get(side, 0) for side in ('encoder', 'decoder')]
     cost = flops.train_step(run.model, run.batch_size, *lengths)
     peak, how = flops.peak(jax.devices())
     self.say(
@@ -205,18 +204,30 @@ class Loop:
     found = {k: float(v) for k, v in jax.device_get(found).items()}
     self.meter.count(found)
     if not math.isfinite(found['loss'] + found['grad_norm']):
-      saved = self.saver.latest()
-      raise errors.NumericError(
-        f'loss or gradient is not finite at step {step}',
-        got=f'loss {found["loss"]}, gradient norm {found["grad_norm"]}',
-        fix='lower Schedule.peak, or set Adafactor.clip_norm; '
-        + ('no step' if saved is None else f'step {saved}')
-        + ' is saved',
-      )
+      self.meet_nonfinite(step, found)
     if step % self.run.log_every == 0 or step == self.run.steps:
       found |= self.meter.read()
       self.metrics.write(step, 'train', found)
       self.progress.update(step, found)
+
+  def meet_nonfinite(self, step, found):
+    """Tells of a step that was skipped; ends the run where none may be."""
+    row = found.get('skipped_in_a_row', 1)
+    got = f'loss {found["loss"]}, gradient norm {found["grad_norm"]}'
+    if row <= self.run.optimizer.skip_nonfinite:
+      self.progress.note(f'skipped step {step}, which is not finite: {got}')
+      return
+    self.saver.wait()
+    saved = self.saver.latest()
+    kind = type(self.run.optimizer).__name__
+    raise errors.NumericError(
+      f'loss or gradient is not finite at step {step}'
+      + (f', nor in the {row - 1:.0f} before it' if row > 1 else ''),
+      got=got,
+      fix=f'lower Schedule.peak, or set {kind}.clip_norm; '
+      + ('no step' if saved is None else f'step {saved}')
+      + ' is saved',
+    )
 
   def evaluate(self, state, step):
     """Measures what there is to measure: {name: metrics}, numbers alone."""

@@ -14,7 +14,13 @@ def log_partition(logits_BLV, targets_BL):
 
 
 def cross_entropy(
-  logits_BLV, targets_BL, weights_BL, z_loss=0.0, label_smoothing=0.0, axis=None
+  logits_BLV,
+  targets_BL,
+  weights_BL,
+  z_loss=0.0,
+  label_smoothing=0.0,
+  axis=None,
+  shares_BL=None,
 ):
   """Cross-entropy with label smoothing and z-loss.
 
@@ -30,6 +36,8 @@ def cross_entropy(
     z_loss: its weight.
     label_smoothing: s.
     axis: None to add up all tokens, 1 those of each row.
+    shares_BL: what a token's loss counts in the loss sum, of `normalize`; None
+      is 1 for all.
 
   Returns:
     (loss sum, weight sum, {name: sum} of loss, cross_ent_loss, z_loss,
@@ -51,9 +59,10 @@ def cross_entropy(
   def total(x_BL):
     return jnp.sum(x_BL * weights_BL, axis)
 
-  loss = total(cross_BL + z_BL)
+  loss_BL = cross_BL + z_BL
+  loss = total(loss_BL)
   return (
-    loss,
+    loss if shares_BL is None else total(loss_BL * shares_BL),
     jnp.sum(weights_BL, axis),
     {
       'loss': loss,
@@ -62,3 +71,42 @@ def cross_entropy(
       'accuracy': total(correct_BL),
     },
   )
+
+
+def normalize(normalizer, weights_BL, segment_ids_BL):
+  """How T5X weighs the losses of tokens, and what it divides their sum by.
+
+  Args:
+    normalizer: Run.loss_normalizer.
+    weights_BL: 1 where a token counts, else 0.
+    segment_ids_BL: whose token it is of the row's sequences; 0 is padding.
+
+  Returns:
+    (shares_BL or None, divisor): what a token's loss counts, and the divisor, a
+    scalar of the whole batch.
+  """
+  if normalizer == 'AVERAGE_PER_SEQUENCE':
+
+    def count(weights_L, ids_L):
+      """(tokens that count of each token's sequence, sequences with any)."""
+      sums = jax.ops.segment_sum(weights_L, ids_L, len(ids_L) + 1)
+      return sums[ids_L], jnp.sum(sums > 0)
+
+    count_BL, sequences_B = jax.vmap(count)(weights_BL, segment_ids_BL)
+    sequences = jnp.maximum(jnp.sum(sequences_B), 1).astype(weights_BL.dtype)
+    return 1 / jnp.maximum(count_BL, 1), sequences
+  divisors = {
+    'NUM_REAL_TARGET_TOKENS': lambda: jnp.maximum(jnp.sum(weights_BL), 1),
+    'NUM_TOTAL_TARGET_TOKENS': lambda: weights_BL.size,
+    'NONE': lambda: 1,
+  }
+  divisor = divisors.get(normalizer, lambda: normalizer)()
+  return None, jnp.asarray(divisor, weights_BL.dtype)
+
+
+def classes(logits_BC, labels_B, weights_B, axis=None):
+  """Cross-entropy of the classes of whole rows: (loss sum, {name: sum})."""
+  loss, _, sums = cross_entropy(
+    logits_BC[:, None], labels_B[:, None], weights_B[:, None], axis=axis
+  )
+  return loss, {f'class_{x}': sums[x] for x in ('loss', 'accuracy')}

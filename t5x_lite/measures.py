@@ -3,6 +3,7 @@
 from t5x_lite import data
 from t5x_lite import errors
 from t5x_lite import evaluate
+from t5x_lite import record
 
 HELD_OUT = 'validation'  # what the held-out documents go by
 
@@ -30,18 +31,18 @@ class Measures:
     Raises:
       ConfigError, DataError: as data.tasks.load.
     """
-    self._limit = limit
+    self._limit, self._decoding = limit, run.evaluation.decoding
     tasks, self.mixtures = data.tasks.load(
       run.evaluation, data.feature_lengths(run), vocabulary, limit, say
     )
     self._tasks = {task.name: task for task in tasks}
     self._measure = evaluate.Tasks(
-      model, tasks, vocabulary, mesh, run.batch_size
+      model, tasks, vocabulary, mesh, run.batch_size, self._decoding
     )
     self.names, self._held_out = list(self._tasks), None
     if store is not None and store.has('validation'):
       self.names = [HELD_OUT, *self.names]
-      batches = data.Batches(run, store, vocabulary, 'validation')
+      batches = data.examples(run, store, vocabulary, 'validation')
       self._held_out = evaluate.HeldOut(
         model, batches, vocabulary, mesh, run.batch_size
       )
@@ -59,7 +60,10 @@ class Measures:
         'examples': self._held_out.num_examples(self._limit),
         'data': self._held_out.batches.fingerprint,
       }
-    return self._tasks[name].settings()
+    task = self._tasks[name]
+    if not task.predicts:
+      return task.settings()
+    return task.settings() | {'decoding': record.record(self._decoding)}
 
   def means(self, found):
     """{mixture: metrics} from {task: metrics}."""
@@ -78,7 +82,9 @@ class Measures:
     """
     if best is None:
       return
-    known = {HELD_OUT: evaluate.METRICS} if HELD_OUT in self.names else {}
+    known = {}
+    if HELD_OUT in self.names:
+      known[HELD_OUT] = evaluate.METRICS + self._held_out.class_metrics
     for name in [*self._tasks, *self.mixtures]:
       metrics = {} if found is None else found[name]
       known[name] = [

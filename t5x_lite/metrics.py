@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import math
 import os
 import tempfile
 import time
@@ -199,7 +200,8 @@ class _Board:
 
     with self._failures():
       for name, value in numbers.items():
-        self._add(step, summary=summary.scalar(name, value))
+        if math.isfinite(value):  # of others tensorboardX complains
+          self._add(step, summary=summary.scalar(name, value))
       self._file.flush()
 
   def close(self):

@@ -10,35 +10,50 @@ import jax.numpy as jnp
 
 from t5x_lite import errors
 from t5x_lite import partitioning
+from t5x_lite.nn import attention
 from t5x_lite.nn import masks
 from t5x_lite.nn import modules
 from t5x_lite.nn import stacks
 
 
-class EncoderDecoder(nnx.Module):
-  """T5: arXiv:1910.10683; with gated and untied layers, 2002.05202."""
+class Transformer(nnx.Module):
+  """An encoder-decoder, a decoder or an encoder, arXiv:1706.03762."""
 
   def __init__(self, rngs, spec):
     self.spec = spec
-    self.token_embedder = modules.Embed(rngs, spec.vocab_size, spec.embed_dim)
-    self.encoder = stacks.Stack(rngs, spec, spec.encoder_layers, cross=False)
-    self.decoder = stacks.Stack(rngs, spec, spec.decoder_layers, cross=True)
+    self.token_embedder = modules.Embed(rngs, spec, spec.vocab_size)
+    if spec.segments:
+      self.type_embedder = modules.Embed(rngs, spec, spec.segments, 'types')
+    if spec.encoder_layers and not spec.share_stacks:
+      self.encoder = stacks.Stack(rngs, spec, spec.encoder_layers, cross=False)
+    if spec.decoder_layers:
+      cross = spec.encoder_layers > 0
+      self.decoder = stacks.Stack(rngs, spec, spec.decoder_layers, cross)
     if not spec.tie_embeddings:
-      self.logits = modules.Dense(
-        rngs,
-        'BLE,EV->BLV',
-        (spec.embed_dim, spec.vocab_size),
-        ('embed', 'vocab'),
-        modules.truncated_normal(1 / math.sqrt(spec.embed_dim)),
-      )
+      sizes = {'embed': spec.embed_dim, 'vocab': spec.vocab_size}
+      self.logits = modules.Dense(rngs, spec, 'logits', 'BLE,EV->BLV', sizes)
+    if spec.classes:
+      sizes = {'embed': spec.embed_dim, 'classes': spec.classes}
+      self.classes = modules.Dense(rngs, spec, 'logits', 'BE,EC->BC', sizes)
 
-  def embed(self, tokens_BL):
-    return self.token_embedder(tokens_BL, jnp.dtype(self.spec.dtype))
+  def embed(self, tokens_BL, types_BL=None):
+    x_BLE = self.token_embedder(tokens_BL)
+    if self.spec.scale_embeddings:
+      x_BLE = x_BLE * jnp.asarray(math.sqrt(self.spec.embed_dim), x_BLE.dtype)
+    return x_BLE if types_BL is None else x_BLE + self.type_embedder(types_BL)
 
-  def encode(self, tokens_BL, segments_BL, keys_B=None):
-    mask_BQK = masks.same_segment(segments_BL, segments_BL)
-    x_BLE = self.embed(tokens_BL)
-    return self.encoder(x_BLE, mask_BQK, keys_B=keys_B)[0]
+  def encode(self, batch, keys_B=None):
+    """The encoder's stream, and the segments of its tokens."""
+    segments_BL = batch['encoder_segment_ids']
+    types_BL = batch['encoder_type_ids'] if self.spec.segments else None
+    stack = self.decoder if self.spec.share_stacks else self.encoder
+    x_BLE, _, _ = stack(
+      self.embed(batch['encoder_input_tokens'], types_BL),
+      batch.get('encoder_positions'),
+      masks.within(segments_BL),
+      keys_B=keys_B,
+    )
+    return x_BLE, segments_BL
 
   def head(self, x_BLE):
     """Logits, in float32 at least."""
@@ -49,56 +64,98 @@ class EncoderDecoder(nnx.Module):
       logits_BLV = self.logits(x_BLE.astype(wide))
     return partitioning.constrain(logits_BLV, ('batch', 'length', 'logits'))
 
+  def decode(self, batch, keys_B=None, keep=False):
+    """The decoder's stream, and what `start` keeps."""
+    spec, encoder = self.spec, None
+    segments_BQ = batch['decoder_segment_ids']
+    if spec.encoder_layers:
+      memory, segments_BK = self.encode(batch, modules.fold_in(keys_B, 0))
+      if keep:
+        memory = self.decoder.cross_keys_values(memory)
+      encoder = (
+        memory,
+        masks.Mask(query_segments_BQ=segments_BQ, key_segments_BK=segments_BK),
+      )
+    prefix = 'decoder_bidirectional_mask' if spec.mask == 'prefix' else None
+    x_BQE, keys_values, _ = self.decoder(
+      self.embed(batch['decoder_input_tokens']),
+      batch.get('decoder_positions'),
+      masks.within(segments_BQ, True, batch[prefix] if prefix else None),
+      encoder,
+      modules.fold_in(keys_B, 1),
+      keep=keep,
+    )
+    return x_BQE, keys_values, encoder
+
   def __call__(self, batch, keys_B=None):
     """Teacher-forced logits [B, L, V] of a batch."""
+    run = self.decode if self.spec.decoder_layers else self.encode
+    return self.head(run(batch, keys_B)[0])
 
-    def key(n):
-      return None if keys_B is None else modules.fold_in(keys_B, n)
+  def classify(self, batch, keys_B=None):
+    """Teacher-forced logits, and those of classes [B, C] at the last token."""
+    x_BQE, _, _ = self.decode(batch, keys_B)
+    last_B = jnp.sum(batch['decoder_segment_ids'] > 0, axis=1) - 1
+    x_BE = jnp.take_along_axis(x_BQE, last_B[:, None, None], axis=1)[:, 0]
+    wide = modules.at_least_float32(x_BE.dtype)
+    key = modules.fold_in(keys_B, 2)
+    x_BE = modules.dropout(x_BE, self.spec.dropout, key, 0, share_length=False)
+    return self.head(x_BQE), self.classes(x_BE.astype(wide))
 
-    source_BK = batch['encoder_segment_ids']
-    target_BQ = batch['decoder_segment_ids']
-    encoded_BKE = self.encode(batch['encoder_input_tokens'], source_BK, key(0))
-    x_BQE = self.embed(batch['decoder_input_tokens'])
-    length = target_BQ.shape[1]
-    mask_BQK = masks.same_segment(target_BQ, target_BQ)
-    mask_BQK &= masks.causal(length, length)
-    cross_mask_BQK = masks.same_segment(target_BQ, source_BK)
-    x_BQE, _ = self.decoder(
-      x_BQE, mask_BQK, (encoded_BKE, cross_mask_BQK), key(1)
-    )
-    return self.head(x_BQE)
+  def start(self, batch, length):
+    """Reads inputs and prompts: logits [B, V] of the next token, and a cache.
 
-  def start(self, tokens_BK, segments_BK, length):
-    """Encodes the inputs and makes an empty cache for `length` tokens."""
-    spec = self.spec
-    encoded_BKE = self.encode(tokens_BK, segments_BK)
-    shape = (
-      spec.decoder_layers,
-      tokens_BK.shape[0],
-      length,
-      spec.num_heads,
-      spec.head_dim,
-    )
-    empty = jnp.zeros(shape, encoded_BKE.dtype)
-    return {
-      'keys_values': (empty, empty),
-      'cross_keys_values': self.decoder.cross_keys_values(encoded_BKE),
-      'cross_mask': segments_BK[:, None, :] > 0,
-      'index': jnp.zeros((), jnp.int32),
+    Args:
+      batch: encoder_* of an encoder-decoder; decoder_input_tokens and
+        decoder_segment_ids [B, P], prompts that end at P, padded on the left.
+      length: how many tokens may follow.
+    """
+    segments_BP = batch['decoder_segment_ids']
+    real_BP = (segments_BP > 0).astype(jnp.int32)
+    batch = batch | {
+      'decoder_positions': jnp.maximum(jnp.cumsum(real_BP, 1) - 1, 0),
+      'decoder_bidirectional_mask': real_BP,
     }
-
-  def step(self, cache, tokens_B):
-    """Logits [B, V] after one more token of each row, and the new cache."""
-    index = cache['index']
-    length = cache['keys_values'][0].shape[2]
-    x_BQE, keys_values = self.decoder(
-      self.embed(tokens_B[:, None]),
-      masks.causal(1, length, index),
-      (cache['cross_keys_values'], cache['cross_mask']),
-      cache=(*cache['keys_values'], index),
+    x_BPE, keys_values, encoder = self.decode(batch, keep=True)
+    room = (0, 0), (0, 0), (0, length), (0, 0), (0, 0)
+    cache = attention.Cache(
+      *(jnp.pad(x_NBPGD, room) for x_NBPGD in keys_values),
+      index=jnp.asarray(real_BP.shape[1], jnp.int32),
     )
-    cache = dict(cache, keys_values=keys_values, index=index + 1)
-    return self.head(x_BQE)[:, 0], cache
+    state = {
+      'cache': cache,
+      'segments': jnp.pad(real_BP, room[1:3], constant_values=1),
+      'encoder': encoder and (encoder[0], encoder[1].key_segments_BK),
+    }
+    return self.head(x_BPE[:, -1:])[:, 0], state
+
+  def step(self, state, tokens_B):
+    """Logits [B, V] after one more token of each row, and the new state."""
+    cache, segments_BK, encoder = (
+      state[name] for name in ('cache', 'segments', 'encoder')
+    )
+    one_B1 = jnp.ones((len(tokens_B), 1), jnp.int32)
+    before_BK = jnp.where(
+      jnp.arange(segments_BK.shape[1]) < cache.index, segments_BK, 0
+    )
+    if encoder:
+      mask = masks.Mask(query_segments_BQ=one_B1, key_segments_BK=encoder[1])
+      encoder = encoder[0], mask
+    mask = masks.Mask(
+      query_segments_BQ=one_B1,
+      key_segments_BK=segments_BK,
+      causal=True,
+      first=cache.index,
+    )
+    x_BQE, _, cache = self.decoder(
+      self.embed(tokens_B[:, None]),
+      before_BK.sum(1, keepdims=True),
+      mask,
+      encoder,
+      cache=cache,
+    )
+    cache = dataclasses.replace(cache, index=cache.index + 1)
+    return self.head(x_BQE)[:, 0], dict(state, cache=cache)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,12 +175,17 @@ class Model:
   _state: object
 
   @property
+  def side(self):
+    """Whose features hold what is predicted: 'decoder' or 'encoder'."""
+    return 'decoder' if self.spec.decoder_layers else 'encoder'
+
+  @property
   def num_params(self):
     return sum(math.prod(p.shape) for p in jax.tree.leaves(self.abstract))
 
   def init(self, key):
     """Fresh float32 parameters."""
-    module = EncoderDecoder(nnx.Rngs(params=key), self.spec)
+    module = Transformer(nnx.Rngs(params=key), self.spec)
     return nnx.to_pure_dict(nnx.split(module)[1])
 
   def _bind(self, params):
@@ -136,8 +198,9 @@ class Model:
 
     Args:
       params: as from `init`.
-      batch: encoder_input_tokens, encoder_segment_ids,
-        decoder_input_tokens, decoder_segment_ids, each [B, L].
+      batch: input_tokens, segment_ids and, for schemes of absolute positions,
+        positions, each [B, L], of 'encoder_', 'decoder_' or both; of a prefix
+        LM decoder_bidirectional_mask; with types of tokens encoder_type_ids.
       dropout_keys: a random key for each row [B], or None for no dropout.
 
     Returns:
@@ -145,13 +208,49 @@ class Model:
     """
     return self._bind(params)(batch, dropout_keys)
 
-  def start(self, params, tokens_BK, segments_BK, length):
-    """A cache to decode up to `length` tokens from these inputs."""
-    return self._bind(params).start(tokens_BK, segments_BK, length)
+  def classify(self, params, batch, dropout_keys=None):
+    """As `apply`, of a spec with classes: (logits_BLV, class_logits_BC)."""
+    return self._bind(params).classify(batch, dropout_keys)
 
-  def step(self, params, cache, tokens_B):
-    """Feeds one token a row: (logits_BV, cache)."""
-    return self._bind(params).step(cache, tokens_B)
+  def start(self, params, batch, length):
+    """Reads inputs and prompts before decoding.
+
+    Args:
+      params: as from `init`.
+      batch: encoder_* [B, K] of an encoder-decoder; and the prompts,
+        decoder_input_tokens and decoder_segment_ids [B, P]: at least the start
+        token, and padding (segment 0) on the left of shorter ones. Of a prefix
+        LM the whole prompt is the prefix.
+      length: how many tokens may follow.
+
+    Returns:
+      (logits_BV of the next token, a state for `step`).
+    """
+    return self._bind(params).start(batch, length)
+
+  def step(self, params, state, tokens_B):
+    """Feeds one token a row: (logits_BV of the next, state)."""
+    return self._bind(params).step(state, tokens_B)
+
+  @staticmethod
+  def reorder(state, rows_B):
+    """The state whose rows are these of the old, each of the same inputs."""
+    return state | {
+      'cache': _each_row(state['cache'], lambda x, n: jnp.take(x, rows_B, n)),
+      'segments': jnp.take(state['segments'], rows_B, 0),
+    }
+
+  @staticmethod
+  def repeat(state, n):
+    """The state with each row n times, one after the other."""
+    return _each_row(state, lambda x, axis: jnp.repeat(x, n, axis))
+
+
+def _each_row(state, change):
+  """Changes the axis of rows: after layers [N, B, ...], else the first."""
+  return jax.tree.map(
+    lambda x: change(x, 1 if x.ndim == 5 else 0) if x.ndim else x, state
+  )
 
 
 @functools.lru_cache(maxsize=16)
@@ -162,7 +261,7 @@ def build(spec):
       'Transformer.dtype float64 is off',
       fix='set the environment variable JAX_ENABLE_X64=1',
     )
-  module = nnx.eval_shape(lambda: EncoderDecoder(nnx.Rngs(params=0), spec))
+  module = nnx.eval_shape(lambda: Transformer(nnx.Rngs(params=0), spec))
   graphdef, state = nnx.split(module)
   is_param = lambda x: isinstance(x, nnx.Variable)
   axes = jax.tree.map(lambda p: p.axes, state, is_leaf=is_param)

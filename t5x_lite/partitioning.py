@@ -30,6 +30,9 @@ RULES = {
   'embed': ('fsdp',),
   'kv': (),
   'buckets': (),
+  'positions': (),
+  'types': (),
+  'classes': (),
   'layers': (),
 }
 

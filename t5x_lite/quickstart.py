@@ -43,12 +43,12 @@ def run(workdir, recipe, say=print):
   spec = config.load([recipe], [f'Data.vocabulary={str(vocabulary)!r}'])
   if not vocabulary.exists():
     say(f'training a vocabulary of {spec.model.vocab_size:,} pieces')
-    data.train_vocabulary(spec.data, vocabulary, spec.model.vocab_size)
+    data.train_vocabulary(spec, vocabulary, spec.model.vocab_size)
   code = fit.fit(spec, workdir, say)
   if code:
     return code
   predictor = infer.Predictor(workdir)
-  store = fit.open_store(spec.data, predictor.vocabulary, say)
+  store = fit.open_store(spec, predictor.vocabulary, say)
   after = assess.saved(workdir, say=say)[predictor.step][measures.HELD_OUT]
   console = rich_console.Console()
   show_blanks(predictor, store, console)

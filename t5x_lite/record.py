@@ -24,12 +24,14 @@ _MAY_CHANGE = (
   'log_every',
   'z_loss',
   'label_smoothing',
+  'loss_normalizer',
   'evaluation',
   'checkpoints',
 )
 # Of these, what the optimizer's state depends on: by value, or by its presence.
 _STATE = ('optimizer.type', 'optimizer.factored')
-_STATE_PRESENCE = ('optimizer.beta1',)
+_STATE_PRESENCE = ('optimizer.beta1', 'optimizer.momentum')
+_GROUPS = 'optimizer.groups'  # what is frozen has no state
 _NEWER = 'read it with the version of t5x_lite that wrote it'
 
 
@@ -52,7 +54,7 @@ def record(run):
     }
     return {'type': type(run).__name__, **fields}
   if isinstance(run, tuple):
-    return list(run)
+    return [record(value) for value in run]
   return dict(run) if isinstance(run, dict) else run
 
 
@@ -116,12 +118,12 @@ def _from_record(recorded, where):
       )
   specs.check_missing(cls, settings, name, where)
   for key, value in settings.items():
+    rule = fields[key].type
     if isinstance(value, dict):
-      takes_spec = any(
-        isinstance(member, type) and issubclass(member, specs.Spec)
-        for member in specs.alternatives(fields[key].type)
-      )
+      takes_spec = specs.takes_spec(rule)
       settings[key] = _from_record(value, where) if takes_spec else dict(value)
+    elif isinstance(value, list) and specs.takes_specs(rule):
+      settings[key] = [_from_record(member, where) for member in value]
   try:
     return cls(**settings)
   except errors.ConfigError as e:
@@ -144,15 +146,25 @@ def compare(old, new, where='record'):
   for path, before, after in _differences(old, new):
     presence = (before is None) != (after is None)
     fits = _is_under(path, _MAY_CHANGE) and not (
-      _is_under(path, _STATE) or (_is_under(path, _STATE_PRESENCE) and presence)
+      _is_under(path, _STATE)
+      or (_is_under(path, _STATE_PRESENCE) and presence)
+      or (path == _GROUPS and _frozen(before) != _frozen(after))
     )
     line = f'{path}: {_brief(before)} -> {_brief(after)}'
     (told if fits else refused).append(line)
   return Changes(tuple(refused), tuple(told))
 
 
+def _numbered(recorded):
+  """A list of records as a dict by their numbers, anything else as it is."""
+  if isinstance(recorded, list) and any(isinstance(x, dict) for x in recorded):
+    return {str(n): x for n, x in enumerate(recorded)}
+  return recorded
+
+
 def flatten(recorded, path=''):
   """The settings of a record by their paths, such as `data.lengths.inputs`."""
+  recorded = _numbered(recorded)
   if not isinstance(recorded, dict):
     return {path: recorded}
   return {
@@ -162,12 +174,21 @@ def flatten(recorded, path=''):
   }
 
 
+def _frozen(groups):
+  """(pattern, whether it freezes) of each group, to the last that does."""
+  found = [(group['pattern'], not group['rate']) for group in groups or ()]
+  while found and not found[-1][1]:
+    found.pop()
+  return found
+
+
 def _is_under(path, names):
   return any(f'{path}.'.startswith(f'{name}.') for name in names)
 
 
 def _differences(old, new, path=''):
   """Yields (path, before, after) of the leaves that differ."""
+  old, new = _numbered(old), _numbered(new)
   if isinstance(old, dict) and isinstance(new, dict):
     for key in {**old, **new}:
       below = f'{path}.{key}' if path else key
@@ -177,5 +198,14 @@ def _differences(old, new, path=''):
 
 
 def _brief(value):
-  is_spec = isinstance(value, dict) and 'type' in value
-  return value['type'] if is_spec else repr(value)
+  if isinstance(value, dict) and 'type' in value:
+    return value['type']
+  if isinstance(value, list) and any(isinstance(x, dict) for x in value):
+    return '[' + ', '.join(_one_line(x) for x in value) + ']'
+  return repr(value)
+
+
+def _one_line(recorded):
+  """A spec that is one of a list, as Group(pattern='.*', rate=0.0)."""
+  settings = [f'{k}={v!r}' for k, v in recorded.items() if k != 'type']
+  return f'{recorded["type"]}({", ".join(settings)})'

@@ -1,5 +1,6 @@
 """Batches and tables as a person would read them."""
 
+import numpy as np
 from rich import console as rich_console
 from rich import text as rich_text
 
@@ -61,17 +62,19 @@ def batch(features, vocabulary, console=None):
     console: a rich console; default: standard output.
   """
   console = console or rich_console.Console(highlight=False, soft_wrap=True)
-  for row in range(len(features['encoder_input_tokens'])):
+  for row in range(len(next(iter(features.values())))):
     console.rule(f'example {row}')
-    example = {name: values[row] for name, values in features.items()}
+    example = {
+      name: np.atleast_1d(values[row]) for name, values in features.items()
+    }
     for name, values in example.items():
       console.print(f'[bold]{name}[/]  [dim]{values.dtype}{[len(values)]}[/]')
       if name.endswith('_tokens'):
         side = name.split('_')[0]
         real = example[f'{side}_segment_ids'] > 0
         counted = (
-          example['decoder_loss_weights'] > 0
-          if name == 'decoder_target_tokens'
+          example[f'{side}_loss_weights'] > 0
+          if name.endswith('_target_tokens')
           else real
         )
         console.print(tokens(values[real], counted[real], vocabulary))

@@ -1,10 +1,10 @@
 """The train step, and a run's program laid out on a mesh."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from t5x_lite import losses
 from t5x_lite import models
@@ -12,13 +12,23 @@ from t5x_lite import optimizers
 from t5x_lite import partitioning
 
 
-def init_state(model, tx, seed):
-  """A fresh state: step, params and the optimizer's state."""
+def init_state(model, optimizer, seed, given):
+  """A fresh state: step, params and the optimizer's state.
+
+  Args:
+    model: models.Model.
+    optimizer: its optimizer.
+    seed: of the parameters that are drawn.
+    given: {path: array} of those that are not.
+  """
   params = model.init(jax.random.fold_in(jax.random.key(seed), 0))
+  params = jax.tree_util.tree_map_with_path(
+    lambda path, x: given.get(partitioning.path_name(path), x), params
+  )
   return {
     'step': jnp.zeros((), jnp.int32),
     'params': params,
-    'opt_state': tx.init(params),
+    'opt_state': optimizer.init(params),
   }
 
 
@@ -40,21 +50,33 @@ def digest(tokens_BL):
   return jnp.sum(mixed ^ (mixed >> 16), dtype=jnp.uint32)
 
 
-def make_train_step(run, model, tx):
+def make_train_step(run, model, optimizer):
   """The function (state, batch) -> (state, metrics) of a run, to be jitted."""
-  rate = optimizers.learning_rate(run.optimizer.schedule, run.steps)
 
-  def loss(params, batch, keys_B):
+  def loss(trained, params, batch, shares_BL, keys_B):
+    params = optimizer.merge(trained, params)
+    keys_B = keys_B if run.model.dropout else None
+    if 'labels' in batch:
+      logits_BLV, classes_BC = model.classify(params, batch, keys_B)
+    else:
+      logits_BLV = model.apply(params, batch, keys_B)
     total, weight, sums = losses.cross_entropy(
-      model.apply(params, batch, keys_B if run.model.dropout else None),
-      batch['decoder_target_tokens'],
-      batch['decoder_loss_weights'],
+      logits_BLV,
+      batch[f'{model.side}_target_tokens'],
+      batch[f'{model.side}_loss_weights'],
       run.z_loss,
       run.label_smoothing,
+      shares_BL=shares_BL,
     )
+    if 'labels' in batch:
+      class_loss, found = losses.classes(
+        classes_BC, batch['labels'], batch['label_weights']
+      )
+      total = run.objective.lm_weight * total + class_loss
+      sums |= found
     return total, sums | {'weight': weight}
 
-  def gradients(params, batch, keys_B):
+  def gradients(trained, params, batch, shares_BL, keys_B):
     """Sums of gradients and metrics over the microbatches.
 
     Microbatch m of M is the rows m, M + m, 2M + m, ..., so that each device
@@ -63,44 +85,58 @@ def make_train_step(run, model, tx):
     gradient = jax.grad(loss, has_aux=True)
     count = run.microbatches
     if count == 1:
-      return gradient(params, batch, keys_B)
+      return gradient(trained, params, batch, shares_BL, keys_B)
 
     def split(x):
       return x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1)
 
     def add(sums, rows):
-      new = gradient(params, *rows)
+      new = gradient(trained, params, *rows)
       return jax.tree.map(jnp.add, sums, new), None
 
-    rows = jax.tree.map(split, (batch, keys_B))
+    rows = jax.tree.map(split, (batch, shares_BL, keys_B))
     first = jax.tree.map(lambda x: x[0], rows)
-    shapes = jax.eval_shape(gradient, params, *first)
+    shapes = jax.eval_shape(gradient, trained, params, *first)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
     return jax.lax.scan(add, zeros, rows)[0]
 
   def train_step(state, batch):
     step, params = state['step'], state['params']
     keys_B = dropout_keys(run.seed, step, run.batch_size)
-    grads, sums = gradients(params, batch, keys_B)
-    # Everything so far is a sum over tokens. This is the one division.
+    trained = optimizer.trained(params)
+    # Everything below is a sum over tokens, to be divided once, by this.
+    shares_BL, divisor = losses.normalize(
+      run.loss_normalizer,
+      batch[f'{model.side}_loss_weights'],
+      batch[f'{model.side}_segment_ids'],
+    )
+    if 'labels' in batch:  # their loss is a mean over examples
+      weights_B = batch['label_weights']
+      weights_B *= divisor / jnp.maximum(jnp.sum(weights_B), 1)
+      batch = batch | {'label_weights': weights_B}
+    grads, sums = gradients(trained, params, batch, shares_BL, keys_B)
+    grads = jax.tree.map(lambda g: g / divisor, grads)
     weight = jnp.maximum(sums['weight'], 1)
-    grads = jax.tree.map(lambda g: g / weight, grads)
-    updates, opt_state = tx.update(grads, state['opt_state'], params)
-    metrics = {name: total / weight for name, total in sums.items()}
-    metrics |= {
+    metrics = {
+      name: total / (divisor if name.startswith('class_') else weight)
+      for name, total in sums.items()
+    }
+    params, opt_state, found = optimizer.update(
+      grads, state['opt_state'], params, step, metrics['loss']
+    )
+    metrics |= found | {
       'weight': sums['weight'],
       'tokens': sum(
-        jnp.sum(batch[f'{side}_segment_ids'] > 0)
-        for side in ('encoder', 'decoder')
+        jnp.sum(x > 0) for name, x in batch.items() if 'segment' in name
       ),
-      'data/digest': digest(batch['decoder_target_tokens'])
-      ^ digest(batch['encoder_input_tokens']),
-      'grad_norm': optax.tree.norm(grads),
-      'learning_rate': rate(step),
+      'data/digest': functools.reduce(
+        jnp.bitwise_xor,
+        (digest(x) for name, x in sorted(batch.items()) if 'tokens' in name),
+      ),
     }
     state = {
       'step': step + 1,
-      'params': optax.apply_updates(params, updates),
+      'params': params,
       'opt_state': opt_state,
     }
     return state, metrics
@@ -115,7 +151,7 @@ class Program:
   run: object
   mesh: object
   model: object
-  tx: object
+  optimizer: object
   abstract_state: dict  # ShapeDtypeStructs with their shardings
 
   @classmethod
@@ -123,8 +159,8 @@ class Program:
     """Checks that the run fits the mesh; allocates nothing."""
     partitioning.check_batch(mesh.shape, run.batch_size, run.microbatches)
     model = models.build(run.model)
-    tx = optimizers.build(run.optimizer, model.axes, run.steps)
-    shapes = jax.eval_shape(lambda: init_state(model, tx, run.seed))
+    optimizer = optimizers.build(run.optimizer, model.axes, run.steps)
+    shapes = jax.eval_shape(lambda: init_state(model, optimizer, run.seed, {}))
     params = partitioning.shardings(shapes['params'], model.axes, mesh)
     shardings = {
       'step': partitioning.replicated(mesh),
@@ -138,20 +174,27 @@ class Program:
       shapes,
       shardings,
     )
-    return cls(run, mesh, model, tx, abstract)
+    return cls(run, mesh, model, optimizer, abstract)
 
   @property
   def shardings(self):
     return jax.tree.map(lambda x: x.sharding, self.abstract_state)
 
-  def init(self):
-    """The state before the first step, each array made where it lies."""
+  def init(self, given=None):
+    """The state before the first step, each array made where it lies.
+
+    Args:
+      given: {path: array} of parameters that are known; they are used up.
+    """
     # One program with the layout of the step's own output: else the first step
     # would be compiled for one layout and the second for another.
     return jax.jit(
-      lambda: init_state(self.model, self.tx, self.run.seed),
+      lambda given: init_state(
+        self.model, self.optimizer, self.run.seed, given
+      ),
       out_shardings=self.shardings,
-    )()
+      donate_argnums=0,
+    )(given or {})
 
   def compile_step(self, batch):
     """The train step, compiled for batches of rows like these (of numpy)."""
@@ -163,7 +206,7 @@ class Program:
       batch,
     )
     step = jax.jit(
-      make_train_step(self.run, self.model, self.tx),
+      make_train_step(self.run, self.model, self.optimizer),
       donate_argnums=0,
       out_shardings=(self.shardings, partitioning.replicated(self.mesh)),
     )

@@ -31,8 +31,11 @@ def run(
   clip_threshold=1.0,
   parameter_scale=True,
   min_scale=1e-3,
+  max_scale=None,
   factored=True,
   beta1=None,
+  weight_decay=0.0,
+  weight_decay_power=1.0,
 ):
   """The parameter after a step for each of these gradients and rates.
 
@@ -44,8 +47,12 @@ def run(
     clip_threshold: largest root mean square of an update.
     parameter_scale: whether rates are relative to the parameter's scale.
     min_scale: least such scale.
+    max_scale: largest, or None.
     factored: False keeps whole second moments.
     beta1: decay of the first moment, or None.
+    weight_decay: share of the parameter that goes at each step, times a power
+      of the rate.
+    weight_decay_power: that power, T5X's weight_decay_rate_lr_exponent.
   """
   matrix = param.ndim == 2 and min(param.shape) >= FACTORED_FROM
   row = column = whole = moment = 0.0
@@ -61,8 +68,11 @@ def run(
     update = grad / np.sqrt(second)
     update = update / max(1.0, rms(update) / clip_threshold)
     scale = max(rms(param), min_scale) if parameter_scale else 1.0
+    if parameter_scale and max_scale is not None:
+      scale = min(scale, max_scale)
     update = rate * scale * update
     if beta1 is not None:
       update = moment = beta1 * moment + (1 - beta1) * update
-    param = param - update
+    shrink = 1 - weight_decay * rate**weight_decay_power
+    param = shrink * param - update
   return param

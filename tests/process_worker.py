@@ -44,7 +44,7 @@ def gradients(out):
     state, metrics = step(
       state, partitioning.put_batch(own, mesh, run.batch_size)
     )
-    found = whole(state['opt_state'])
+    found = whole(state['opt_state']['tensors'])
   if processes.is_first():
     leaves = jax.tree_util.tree_leaves_with_path(found)
     arrays = {partitioning.path_name(path): x for path, x in leaves}

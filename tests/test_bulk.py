@@ -34,11 +34,14 @@ class Upper:
 
   def __init__(self, batches=10**6):
     self.seen, self._batches = [], batches
+    self.numbers = {}  # of lines, and what was there
 
-  def tokens(self, text):
+  def tokens(self, text, room=0):
     if len(text) > 30:
       raise errors.DataError('text is too long for this model', where=text[:9])
     return list(text.encode())
+
+  targets = tokens
 
   def _note(self, texts, at_least):
     self.seen.append(list(texts))
@@ -46,8 +49,9 @@ class Upper:
       raise Killed
     assert len(texts) <= at_least
 
-  def predict(self, texts, length, at_least=0):
+  def predict(self, texts, length, how, numbers, at_least=0):
     self._note(texts, at_least)
+    self.numbers.update(zip(numbers, texts, strict=True))
     return [
       {'prediction': text.upper()[:length], 'score': -float(len(text))}
       for text in texts
@@ -104,6 +108,9 @@ def test_each_line_once_and_in_order(count, batch_size, source, tmp_path):
   bulk.run(predictor, source, bulk.Task(batch_size=batch_size), str(out))
   assert out.exists() and read(out) == wanted(source)
   assert sum(map(len, predictor.seen)) == count
+  assert predictor.numbers == {
+    n: source.example(n, line)['inputs'] for n, line in source
+  }
   assert all(len(texts) <= batch_size for texts in predictor.seen)
   assert {f.name for f in tmp_path.iterdir()} == {
     'in.txt',
@@ -249,6 +256,7 @@ def test_another_number_of_shards_takes_over(source, tmp_path, capsys):
     {'length': 3},
     {'batch_size': 3},
     {'candidates': 2},
+    {'decoding': specs.Sample()},
     {'step': 5},
     {'fingerprint': 1},
     {'content': b'other\n' * 91},
@@ -293,7 +301,7 @@ def test_every_line_is_looked_at_before_any_work(source, output, tmp_path):
 
 def test_a_score_that_is_none_is_told(source, tmp_path):
   class Diverged(Upper):
-    def predict(self, texts, length, at_least=0):
+    def predict(self, texts, length, how, numbers, at_least=0):
       return [{'score': float(np.nan)} for _ in texts]
 
   with pytest.raises(errors.NumericError, match='no number'):

@@ -9,8 +9,10 @@ import pytest
 
 import t5x_lite
 from t5x_lite import cli
+from t5x_lite import decoding_options
 from t5x_lite import errors
 from t5x_lite import recipes
+from t5x_lite import specs
 
 COMMANDS = cli.make_parser()[1]
 REQUIRED = {
@@ -92,6 +94,33 @@ def test_values():
     True,
     [],
   )
+
+
+def test_decoding():
+  def spec(*options, command='infer'):
+    return decoding_options.spec(parse(command, *options))
+
+  assert spec() is None  # the default, or what the run says
+  assert spec('--decoding=greedy') == specs.Greedy()
+  beam = ['--beams=3', '--length_penalty=-1', '--penalty=hf', '--return=2']
+  assert spec('--decoding=beam', *beam) == specs.Beam(
+    beams=3, length_penalty=-1.0, penalty='hf', returned=2
+  )
+  sample = ['--temperature=0.5', '--top_k=3', '--top_p=0.9', '--samples=2']
+  assert spec('--decoding=sample', *sample, '--seed=7') == specs.Sample(
+    temperature=0.5, top_k=3, top_p=0.9, samples=2, seed=7
+  )
+  assert spec('--decoding=beam', command='evaluate') == specs.Beam()
+
+
+def test_defaults_of_decoding_are_as_help_says():
+  for kind, own in decoding_options._OPTIONS.items():
+    found = specs.SPECS[kind.title()]()
+    for shown in own:
+      name, value = shown.removeprefix('--').split('=')
+      name = 'returned' if name == 'return' else name
+      default = value.split('|')[0]
+      assert str(getattr(found, name)).removesuffix('.0') == default
 
 
 def test_words_of_evaluation():
@@ -230,6 +259,7 @@ import sys, types, t5x_lite
 say_much = lambda options: [print('x' * 1000) for _ in range(1000)]
 t5x_lite.commands = types.SimpleNamespace(recipes=say_much)
 from t5x_lite import cli
+from t5x_lite import decoding_options
 sys.exit(cli.main(['recipes']))
 """
   with subprocess.Popen(
@@ -252,6 +282,7 @@ def test_help_version_and_errors_load_nothing_heavy():
   said = child(f"""
 import sys
 from t5x_lite import cli
+from t5x_lite import decoding_options
 for arguments in (['--help'], ['train', '--help'], ['--version']):
   try:
     cli.main(arguments)

@@ -1,4 +1,3 @@
-import functools
 import itertools
 
 import numpy as np
@@ -8,6 +7,7 @@ from scipy import stats
 from t5x_lite import corruptions
 from t5x_lite import errors
 from t5x_lite import specs
+from t5x_lite.corruptions import features
 from t5x_lite.corruptions import random_bits
 from t5x_lite.corruptions import spans
 
@@ -29,9 +29,8 @@ VOCABULARY = Vocabulary()
 
 
 def draw(rows, seed=0):
-  return functools.partial(
-    random_bits.bits, seed, 'corruption', 0, np.arange(rows)
-  )
+  none = np.zeros(rows, int)
+  return random_bits.Draw(seed, 'corruption', none, np.arange(rows))
 
 
 # -- bits ---------------------------------------------------------------------
@@ -191,8 +190,8 @@ def test_rows_of_any_length_share_a_batch():
   lengths = np.array([568, 2, 20, 568, 97])
   tokens = np.random.default_rng(0).integers(3, 32000, (5, 568), np.int32)
   objective, widths = specs.SpanCorruption(), {'inputs': 512, 'targets': 114}
-  whole = spans.features(
-    objective, tokens, lengths, draw(5), VOCABULARY, widths
+  whole = features.encoder_decoder(
+    *spans.examples(objective, tokens, lengths, draw(5), VOCABULARY, widths), 0
   )
   for row, length in enumerate(lengths):
     text = spans.merge(
@@ -250,7 +249,7 @@ def test_the_poem():
 
 def example(tokens, inputs=128, targets=29, rows=1):
   tokens = np.asarray(tokens, np.int32)[None].repeat(rows, 0)
-  return spans.features(
+  found = spans.examples(
     specs.SpanCorruption(),
     tokens,
     np.full(rows, tokens.shape[1]),
@@ -258,6 +257,7 @@ def example(tokens, inputs=128, targets=29, rows=1):
     VOCABULARY,
     {'inputs': inputs, 'targets': targets},
   )
+  return features.encoder_decoder(*found, VOCABULARY.pad_id)
 
 
 def test_sentinels_count_down_from_the_last_id():

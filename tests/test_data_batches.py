@@ -1,7 +1,9 @@
+import dataclasses
 import functools
 
 import numpy as np
 import pytest
+from scipy import stats
 import tiny
 
 from t5x_lite import corruptions
@@ -231,6 +233,198 @@ def test_feature_lengths():
   found = batches_lib.feature_lengths(spec)
   assert found == {'inputs': 512, 'targets': 114}
   assert type(spec.objective) in corruptions.OBJECTIVES
+
+
+# -- other objectives and stacks ----------------------------------------------
+
+DECODER = tiny.transformer(vocab_size=384, encoder_layers=0)
+PREFIX = dataclasses.replace(DECODER, mask='prefix')
+
+
+def of(made, objective, model=DECODER, split='train', seed=0, **lengths):
+  return batches(
+    made,
+    split,
+    objective=objective,
+    model=model,
+    seed=seed,
+    data=specs.Data(corpus='none', lengths=lengths, extra_ids=20),
+  )
+
+
+def test_a_language_model_reads_documents_with_their_ends(tmp_path):
+  documents = ['first', 'the second', '3', 'and the last one']
+  made = tmp_path / 's'
+  made.mkdir()
+  building.write(
+    made,
+    [('train', text) for text in documents],
+    VOCABULARY,
+    lambda: {'fingerprint': 'f'},
+  )
+  made = store.Store(made)
+  whole = [
+    id_ for text in documents for id_ in [*VOCABULARY.encode(text).tolist(), 1]
+  ]
+  train = of(made, specs.CausalLM(), targets=8)
+  assert train.num_examples == -(-len(whole) // 8)
+  for epoch in range(3):
+    n = train.num_examples
+    batch = train.at(n * epoch, n)
+    said = [
+      row[weights > 0].tolist()
+      for row, weights in zip(
+        batch['decoder_target_tokens'],
+        batch['decoder_loss_weights'],
+        strict=True,
+      )
+    ]
+    assert sorted(map(tuple, said)) == sorted(
+      tuple(whole[i : i + 8]) for i in range(0, len(whole), 8)
+    )
+  shifted = batch['decoder_input_tokens']
+  assert (shifted[:, 0] == 0).all()
+  assert (shifted[:, 1:] == batch['decoder_target_tokens'][:, :-1]).all()
+  assert 'encoder_input_tokens' not in batch
+  assert 'decoder_bidirectional_mask' not in batch
+
+
+def joined(batch):
+  """Inputs and targets of the rows of a decoder alone, without EOS."""
+  for row, weights, segments in zip(
+    batch['decoder_target_tokens'],
+    batch['decoder_loss_weights'],
+    batch['decoder_segment_ids'],
+    strict=True,
+  ):
+    said = weights > 0
+    yield row[(segments > 0) & ~said][:-1], row[said][:-1]
+
+
+def test_splits_are_uniform_through_the_whole_pipeline(made):
+  train = of(made, specs.PrefixLM(), PREFIX, inputs=24)
+  assert train.num_examples == 11  # of 23 tokens, the last of 9
+  batch = train.at(0, 11_000)
+  assert batch['decoder_input_tokens'].shape == (11_000, 25)
+  whole = VOCABULARY.decode(made.split('train').rows([0], 9 * RAW + 5)[0])
+  found = [VOCABULARY.decode([*a, *b]) for a, b in joined(batch)]
+  assert {whole.index(text) for text in found} == {23 * i for i in range(11)}
+  long = np.array([len(text) == 23 for text in found])
+  assert long.mean() == 10 / 11
+  split = np.array([len(a) for a, _ in joined(batch)])
+  for rows, length in ((long, 23), (~long, 9)):
+    counts = np.bincount(split[rows], minlength=length)
+    assert counts[0] == 0 and len(counts) == length
+    assert stats.chisquare(counts[1:]).pvalue > 1e-3
+  # The start, the inputs and their EOS see each other.
+  prefix = batch['decoder_bidirectional_mask'].sum(axis=1)
+  np.testing.assert_array_equal(prefix, split + 2)
+
+
+@pytest.mark.parametrize(
+  'objective, lengths',
+  [
+    (specs.PrefixLM(), {'inputs': 24}),
+    (specs.SpanCorruption(density=0.4), {'inputs': 24}),
+    (specs.Denoisers(), {'inputs': 24, 'targets': 24}),
+  ],
+)
+def test_stacks_differ_in_nothing_but_the_layout(made, objective, lengths):
+  two = of(made, objective, tiny.transformer(vocab_size=384), **lengths)
+  both, alone = two.at(5, 40), of(made, objective, **lengths).at(5, 40)
+  prefix = of(made, objective, PREFIX, **lengths).at(5, 40)
+  mask = prefix.pop('decoder_bidirectional_mask')
+  for name, values in alone.items():
+    np.testing.assert_array_equal(values, prefix[name])
+  for row in range(40):
+    inputs = both['encoder_input_tokens'][row]
+    inputs = inputs[both['encoder_segment_ids'][row] > 0]
+    said = both['decoder_target_tokens'][row]
+    said = said[both['decoder_loss_weights'][row] > 0]
+    whole = alone['decoder_target_tokens'][row]
+    end = len(inputs) + len(said)
+    assert whole[:end].tolist() == [*inputs, *said]
+    assert alone['decoder_segment_ids'][row].sum() == end
+    weights = alone['decoder_loss_weights'][row]
+    assert weights.tolist() == [0] * len(inputs) + [1] * len(said) + [0] * (
+      len(whole) - end
+    )
+    assert mask[row].sum() == len(inputs) + 1
+
+
+def test_a_mixture_through_the_whole_pipeline(made):
+  members = [
+    specs.Denoiser(objective=specs.PrefixLM(), mode='a', rate=3.0),
+    specs.Denoiser(objective=specs.SpanCorruption(), mode='b'),
+  ]
+  train = of(
+    made, specs.Denoisers(members=members), PREFIX, inputs=24, targets=24
+  )
+  rows_ = 20_000
+  batch = train.at(0, rows_)
+  first = batch['decoder_target_tokens'][:, 0]
+  assert set(first) == {*VOCABULARY.encode('ab')}
+  share = (first == VOCABULARY.encode('a')[0]).mean()
+  assert abs(share - 0.75) < 5 * np.sqrt(0.75 * 0.25 / rows_)
+  # Each example meets both, and is the same text in both.
+  whole = VOCABULARY.decode(made.split('train').rows([0], 9 * RAW + 5)[0])
+  found = {'a': set(), 'b': set()}
+  for inputs, said in joined(batch):
+    mode = VOCABULARY.decode(inputs[:1])
+    text = [*inputs[1:], *said]
+    if mode == 'b':
+      text = spans.merge([*inputs[1:], 1], [*said, 1], VOCABULARY)
+    found[mode].add(whole.index(VOCABULARY.decode(text)))
+  assert found['a'] == found['b'] and len(found['a']) == train.num_examples
+  seeds = [
+    of(
+      made,
+      specs.Denoisers(members=members),
+      PREFIX,
+      inputs=24,
+      targets=24,
+      seed=seed,
+    ).at(0, 50)
+    for seed in (0, 1)
+  ]
+  assert rows(seeds[0]) != rows(seeds[1])
+
+
+def test_widths_are_those_of_the_batches(made):
+  for model in (tiny.transformer(vocab_size=384), DECODER):
+    for objective, lengths in (
+      (specs.PrefixLM(), {'inputs': 24}),
+      (specs.SpanCorruption(), {'inputs': 24, 'targets': 20}),
+      (specs.Denoisers(), {'inputs': 24, 'targets': 20}),
+    ):
+      data = specs.Data(corpus='none', lengths=lengths, extra_ids=20)
+      spec = run(model=model, objective=objective, data=data)
+      batch = batches_lib.Batches(spec, made, VOCABULARY, 'train').at(0, 2)
+      assert batches_lib.widths(spec) == {
+        side: batch[f'{side}_segment_ids'].shape[1]
+        for side in ('encoder', 'decoder')
+        if f'{side}_segment_ids' in batch
+      }
+  data = specs.Data(corpus='none', lengths={'targets': 24}, extra_ids=20)
+  spec = run(model=DECODER, objective=specs.CausalLM(), data=data)
+  assert batches_lib.widths(spec) == {'decoder': 24}
+
+
+def test_what_a_stack_can_not_be_trained_to_do_is_refused(made):
+  encoder = tiny.transformer(vocab_size=384, decoder_layers=0)
+  with pytest.raises(errors.ConfigError, match='an encoder alone'):
+    of(made, specs.PrefixLM(), encoder, inputs=24)
+  two = tiny.transformer(vocab_size=384)
+  with pytest.raises(errors.ConfigError, match='nothing for an encoder'):
+    of(made, specs.CausalLM(), two, targets=24)
+  for length, model in ((24, two), (25, DECODER)):
+    position = specs.Learned(length=length)
+    model = dataclasses.replace(model, position=position)
+    of(made, specs.PrefixLM(), model, inputs=24)
+    position = specs.Learned(length=length - 1)
+    model = dataclasses.replace(model, position=position)
+    with pytest.raises(errors.ConfigError, match=f'got {length} tokens'):
+      of(made, specs.PrefixLM(), model, inputs=24)
 
 
 def test_maxtext_914_571_no_process_runs_dry(made):

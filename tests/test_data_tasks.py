@@ -62,7 +62,7 @@ def tfds_numpy(dataset):
 
 def test_a_batch_is_filled_up_with_nothing():
   found = task('topics', limit=5)
-  batch = found.batch(3 + np.arange(4), 32, 16, 0)
+  batch = found.batch(tiny.transformer(), 3 + np.arange(4), 32, 16, 0)
   assert batch['encoder_input_tokens'].shape == (4, 32)
   assert (batch['decoder_segment_ids'].sum(1) > 0).tolist() == [
     True,

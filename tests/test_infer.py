@@ -53,12 +53,12 @@ def chances(predictor):
   apply = jax.jit(predictor.model.apply)
 
   def found(text, before):
-    tokens, segments = predictor.encode([text])
+    tokens = np.array([predictor.tokens(text)], np.int32)
     decoder = np.zeros((1, 64), np.int32)
     decoder[0, 1 : len(before) + 1] = before
     batch = {
       'encoder_input_tokens': tokens,
-      'encoder_segment_ids': segments,
+      'encoder_segment_ids': np.ones_like(tokens),
       'decoder_input_tokens': decoder,
       'decoder_segment_ids': np.ones_like(decoder),
     }
@@ -117,17 +117,61 @@ def test_t5x_250_rows_lie_as_in_training(predictor, monkeypatch):
   assert predictor.mesh.size == 8
   seen = []
 
-  def greedy(params, tokens_BK, segments_BK, prompt_BP, length, **_):
-    for x in (tokens_BK, segments_BK, prompt_BP):
+  def decode(params, batch, examples_B, length, **_):
+    for x in (*batch.values(), examples_B):
       assert x.sharding.is_equivalent_to(wanted, x.ndim)
-    assert {len(s.data) for s in tokens_BK.addressable_shards} == {1}
+      assert {len(s.data) for s in x.addressable_shards} == {1}
     for x in jax.tree.leaves(params):
       seen.append(x.sharding.is_fully_replicated)
-    return np.ones((8, length)), np.zeros((8, length))
+    return np.ones((8, 1, length)), np.zeros((8, 1, length)), np.zeros((8, 1))
 
-  monkeypatch.setattr(predictor, '_greedy', greedy)
+  monkeypatch.setattr(predictor, '_decode', decode)
   assert len(predictor.predict(TEXTS, LENGTH)) == len(TEXTS)
   assert not all(seen)  # each device holds a share of the parameters too
+
+
+def test_beams_and_their_order(predictor, chances):
+  """Each result's score is the model's own, and the first are the best."""
+  how = specs.Beam(beams=3, returned=3, length_penalty=1.0, penalty='hf')
+  found = predictor.predict(TEXTS, LENGTH, how)
+  for text, example in zip(TEXTS, found, strict=True):
+    ranks = [option['penalized'] for option in example['predictions']]
+    assert ranks == sorted(ranks, reverse=True) and len(set(ranks)) == 3
+    for option in example['predictions']:
+      rank = option['score'] / option['tokens']
+      assert option['penalized'] == pytest.approx(rank, rel=1e-5)
+  [best] = predictor.predict(TEXTS[:1], LENGTH, specs.Beam(beams=3))
+  tokens = predictor.tokens(best['prediction'])
+  score = sum(
+    chances(TEXTS[0], tokens[:n])[token]
+    for n, token in enumerate(tokens[: best['tokens']])
+  )
+  assert best['score'] == pytest.approx(score, abs=1e-3)
+  greedy = predictor.predict(TEXTS, LENGTH)
+  alone = specs.Beam(beams=3, length_penalty=0.0, penalty='hf')
+  for one, beam in zip(greedy, predictor.predict(TEXTS, LENGTH, alone)):
+    assert beam['score'] >= one['score'] - 1e-4
+
+
+def test_samples_hang_on_the_seed_and_the_number_of_the_line(predictor):
+  """Whatever else is in the batch, on however many devices."""
+  how = specs.Sample(samples=2, temperature=2.0, seed=5)
+  found = predictor.predict(TEXTS, LENGTH, how, [9, 7, 5, 3, 1])
+  again = predictor.predict(TEXTS[::-1][:3], LENGTH, how, [1, 3, 5])
+  for example, other in zip(found[::-1], again):
+    for one, two in zip(example['predictions'], other['predictions']):
+      assert one['prediction'] == two['prediction']
+      assert one['score'] == pytest.approx(two['score'], rel=1e-4)
+    assert example['predictions'][0] != example['predictions'][1]
+  assert found != predictor.predict(TEXTS, LENGTH, how, [1, 3, 5, 7, 9])
+  same = predictor.predict(['one'] * 8, LENGTH, how, temperatures=[0, *[1] * 7])
+  [greedy] = predictor.predict(['one'], LENGTH)
+  zero, *rest = [
+    [option['prediction'] for option in example['predictions']]
+    for example in same
+  ]
+  assert zero == [greedy['prediction']] * 2
+  assert len({tuple(options) for options in rest}) == 7
 
 
 @pytest.mark.parametrize('count', [1, 8, 9])
@@ -142,13 +186,11 @@ def test_rows_that_fill_up_a_batch_are_cut(predictor, count):
 
 
 def test_encoding_marks_blanks_and_ends(predictor):
-  tokens, segments = predictor.encode(['a<extra_id_1>', '', 'x' * 64])
-  assert tokens.shape == segments.shape == (3, 128)
-  assert tokens[0, :4].tolist() == [97 + 3, SENTINEL - 1, EOS, 0]
-  assert tokens[1, :2].tolist() == [EOS, 0]
-  assert segments.sum(1).tolist() == [3, 1, 65]
+  assert predictor.tokens('a<extra_id_1>') == [97 + 3, SENTINEL - 1, EOS]
+  assert predictor.tokens('') == [EOS]
+  assert len(predictor.tokens('x' * 64)) == 65
   with pytest.raises(errors.DataError, match='no such sentinel'):
-    predictor.encode(['<extra_id_20>'])
+    predictor.tokens('<extra_id_20>')
 
 
 def fill_by_hand(chances, text, numbers, candidates, length):
@@ -215,9 +257,10 @@ def test_no_blank(predictor):
 
 
 def test_more_candidates_than_tokens(predictor, monkeypatch):
-  def decode(tokens, segments, length, prompt):
-    assert len(tokens) == len(segments) == len(prompt) == SIZE - SENTINELS
-    return np.maximum(prompt, 0), np.zeros(prompt.shape)
+  def decode(inputs, length, prefixes):
+    assert len(inputs) == len(prefixes) == SIZE - SENTINELS
+    shape = len(inputs), 1, length
+    return np.zeros(shape, np.int32), np.zeros(shape), np.zeros(shape[:2])
 
   monkeypatch.setattr(predictor, 'decode', decode)
   [blank] = predictor.fill('<extra_id_0>', candidates=1000)
@@ -242,6 +285,6 @@ def test_no_checkpoint(tmp_path):
 def test_a_text_beyond_all_bounds_is_refused(predictor):
   """Attention over it would take memory with the square of its length."""
   most = infer.LONGEST * predictor.run.data.lengths['inputs']
-  predictor.encode(['x' * (most - 1)])
+  predictor.tokens('x' * (most - 1))
   with pytest.raises(errors.DataError, match='too long.*xxx'):
-    predictor.encode(['short', 'x' * most])
+    predictor.predict(['short', 'x' * most], LENGTH)

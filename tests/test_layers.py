@@ -11,7 +11,7 @@ LEVELS = """
 errors allocator noise values numbers
 specs processes objects
 storage record watching
-recipes manifest best lines parts
+recipes manifest best lines parts decoding_options
 config partitioning flops metrics profiling
 nn
 models
@@ -20,7 +20,7 @@ decoding checkpoints reporting data
 evaluate tasks
 measures results
 infer train show
-loop
+loop pretrained
 fit bulk
 assess
 quickstart launch

@@ -1,11 +1,17 @@
 """The loss against numpy in float64, written out by its definition."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from t5x_lite import losses
+from t5x_lite import partitioning
+from t5x_lite import train
+from tests import tiny
+from tests import toy
 
 pytestmark = pytest.mark.usefixtures('strict_promotion')
 
@@ -129,3 +135,132 @@ def test_huge_logits_are_right():
       logits, np.full((1, 1), target, np.int32), one
     )
     np.testing.assert_allclose(loss, wanted, rtol=1e-6)
+
+
+# -- what the sum is divided by -----------------------------------------------
+
+NORMALIZERS = [
+  'NUM_REAL_TARGET_TOKENS',
+  'NUM_TOTAL_TARGET_TOKENS',
+  'AVERAGE_PER_SEQUENCE',
+  'NONE',
+  233472.0,
+]
+
+
+def means_by_sequence(x, weights, segments):
+  """The mean of each sequence that has tokens that count, packed or not."""
+  found = []
+  for row, weight, ids in zip(x, weights, segments, strict=True):
+    for n in range(1, ids.max() + 1):
+      counts = weight * (ids == n)
+      if counts.any():
+        found.append((row * counts).sum() / counts.sum())
+  return found
+
+
+def normalized(normalizer, x, weights, segments):
+  """T5X's loss of token losses, by hand."""
+  if normalizer == 'AVERAGE_PER_SEQUENCE':
+    return np.mean(means_by_sequence(x, weights, segments))
+  return (x * weights).sum() / {
+    'NUM_REAL_TARGET_TOKENS': weights.sum(),
+    'NUM_TOTAL_TARGET_TOKENS': weights.size,
+    'NONE': 1,
+  }.get(normalizer, normalizer)
+
+
+def packed(seed=7):
+  """(losses, weights, segment ids) [8, 12]: rows that differ in all of them."""
+  rng = np.random.default_rng(seed)
+  segments = np.sort(rng.integers(0, 4, (8, 12)))[:, ::-1]
+  segments = np.where(
+    segments, segments.max(1, keepdims=True) + 1 - segments, 0
+  )
+  # Ids from 1 without gaps, as rows are packed; some inputs do not count.
+  segments = np.stack(
+    [np.unique(row, return_inverse=True)[1] for row in segments]
+  )
+  weights = (segments > 0) * rng.integers(0, 2, (8, 12))
+  weights[0] = segments[0] > 0
+  weights[3] = 0
+  return rng.uniform(1, 5, (8, 12)), weights.astype(float), segments
+
+
+@pytest.mark.parametrize('normalizer', NORMALIZERS)
+@pytest.mark.parametrize('microbatches', [1, 4])
+def test_levanter_842_t5x_defect_2_normalizers(normalizer, microbatches):
+  """Add up over microbatches, whose tokens that count differ in number."""
+  x, weights, segments = packed()
+  total = 0.0
+  with jax.enable_x64(True):
+    weights, segments = jnp.asarray(weights), jnp.asarray(segments)
+    shares, divisor = losses.normalize(normalizer, weights, segments)
+    for n in range(microbatches):
+      part = slice(n, None, microbatches)
+      share = 1.0 if shares is None else shares[part]
+      total += jnp.sum(x[part] * weights[part] * share)
+    got = total / divisor
+  expected = normalized(normalizer, x, weights, segments)
+  assert float(got) == pytest.approx(expected, rel=1e-12)
+
+
+@functools.cache
+def step_gradients(normalizer, microbatches, num_devices=1):
+  """(metrics, gradients) of a train step of the toy model, in float64."""
+  run = tiny.run(
+    tiny.transformer(dtype='float64'),
+    batch_size=32,
+    microbatches=microbatches,
+    loss_normalizer=normalizer,
+  )
+  batch = tiny.batch(32, packed=True)
+  batch['decoder_loss_weights'][::4] *= np.arange(8) % 2  # uneven microbatches
+  mesh = partitioning.make_mesh(run.mesh, jax.devices()[:num_devices])
+  with (
+    toy.models_are_toys(),
+    tiny.kept_gradients(),
+    jax.enable_x64(True),
+    jax.numpy_dtype_promotion('standard'),
+    jax.numpy_rank_promotion('allow'),
+    jax.set_mesh(mesh),
+  ):
+    program = train.Program.build(run, mesh)
+    step = program.compile_step(batch)
+    state, metrics = step(
+      tiny.state(program), partitioning.put_batch(batch, mesh, 32)
+    )
+  grads = jax.tree.leaves(jax.device_get(state['opt_state']['tensors']))
+  return metrics, np.concatenate([x.ravel() for x in grads]), batch
+
+
+@pytest.mark.parametrize('normalizer', NORMALIZERS)
+def test_levanter_842_t5x_defect_2_gradients_of_normalizers(normalizer):
+  """T5X: cosine 0.82 and a norm 4.7 times too large with four microbatches."""
+  metrics, whole, batch = step_gradients(normalizer, 1)
+  more, parts, _ = step_gradients(normalizer, 4, num_devices=8)
+  np.testing.assert_allclose(parts, whole, rtol=1e-9, atol=1e-12)
+  # What is reported is the mean of tokens, whatever it is trained on.
+  weights = batch['decoder_loss_weights']
+  for found in (metrics, more):
+    assert found['weight'] == weights.sum()
+    assert found['loss'] == pytest.approx(float(metrics['loss']), rel=1e-9)
+  assert set(metrics) == set(more)
+  assert 'divisor' not in metrics
+  mean, plain, _ = step_gradients('NUM_REAL_TARGET_TOKENS', 1)
+  assert found['loss'] == pytest.approx(float(mean['loss']), rel=1e-9)
+  if normalizer != 'AVERAGE_PER_SEQUENCE':
+    factor = normalized(normalizer, 1, weights, None)
+    np.testing.assert_allclose(whole, factor * plain, rtol=1e-9, atol=1e-12)
+  else:
+    assert abs(whole @ plain) < 0.999 * np.linalg.norm(whole) * np.linalg.norm(
+      plain
+    )
+
+
+def test_a_batch_without_a_token_that_counts_divides_by_one():
+  weights, segments = np.zeros((2, 4), np.float32), np.zeros((2, 4), np.int32)
+  for normalizer in NORMALIZERS[:3]:
+    shares, divisor = losses.normalize(normalizer, weights, segments)
+    assert shares is None or np.isfinite(shares).all()
+    assert divisor >= 1

@@ -1,5 +1,7 @@
 """The layers alone: position bias, masks, attention, dropout, stacking."""
 
+import types
+
 from flax import nnx
 import jax
 import jax.numpy as jnp
@@ -18,41 +20,58 @@ from tests import tiny
 TABLES = [(32, 128), (8, 20), (16, 20), (64, 256), (16, 256), (4, 3)]
 
 
-def bias_by_hand(bias, q, k, first):
+def make_mask(q, k, first=0, causal=False, **rules):
+  """Of queries that see all keys, but for the rules."""
+  ones = np.ones((1, q), np.int32), np.ones((1, k), np.int32)
+  return masks.Mask(
+    query_segments_BQ=ones[0],
+    key_segments_BK=ones[1],
+    causal=causal,
+    first=first,
+    **rules,
+  )
+
+
+def bias_by_hand(position, q, k, first, causal):
   """table[head, bucket(key - query)], one by one."""
-  table, spec = np.asarray(bias.rel_embedding[...]), bias.spec
+  table, spec = np.asarray(position.rel_embedding[...]), position.spec.position
   found = np.zeros((len(table), q, k), np.float32)
   for i, j in np.ndindex(q, k):
     place = t5_numpy.bucket(
-      j - (i + first), bias.bidirectional, spec.buckets, spec.max_distance
+      j - (i + first), not causal, spec.buckets, spec.max_distance
     )
     found[:, i, j] = table[:, place]
   return found
 
 
 @pytest.mark.parametrize(
-  'q, k, first, table, bidirectional',
+  'q, k, first, table, causal',
   [
-    (7, 7, 0, (32, 128), True),
-    (150, 150, 0, (32, 128), True),
+    (7, 7, 0, (32, 128), False),
     (150, 150, 0, (32, 128), False),
-    (9, 40, 0, (8, 20), True),  # fewer queries than keys, and more
-    (40, 9, 0, (16, 20), False),
-    (1, 60, 0, (32, 128), False),  # one token of decoding, at several places
-    (1, 60, 59, (32, 128), False),
-    (1, 1, 0, (32, 128), True),
-    (3, 60, 30, (64, 256), False),
+    (150, 150, 0, (32, 128), True),
+    (9, 40, 0, (8, 20), False),  # fewer queries than keys, and more
+    (40, 9, 0, (16, 20), True),
+    (1, 60, 0, (32, 128), True),  # one token of decoding, at several places
+    (1, 60, 59, (32, 128), True),
+    (1, 1, 0, (32, 128), False),
+    (3, 60, 30, (64, 256), True),
   ],
 )
 def test_position_bias_is_a_table_of_key_minus_query(
-  q, k, first, table, bidirectional
+  q, k, first, table, causal
 ):
   buckets, max_distance = table
-  spec = specs.T5Bias(buckets=buckets, max_distance=max_distance)
-  bias = positions.T5Bias(nnx.Rngs(params=3), spec, 2, bidirectional)
+  scheme = specs.T5Bias(buckets=buckets, max_distance=max_distance)
+  spec = tiny.transformer(num_heads=2, position=scheme)
+  position = positions.make(nnx.Rngs(params=3), spec)
   # While decoding, the place of the query is known on the device only.
-  got = jax.jit(lambda first: bias(q, k, first))(first)
-  np.testing.assert_array_equal(got, bias_by_hand(bias, q, k, first))
+  got = jax.jit(
+    lambda first: position.bias(make_mask(q, k, first, causal)).matrix()
+  )(first)
+  np.testing.assert_array_equal(
+    got, bias_by_hand(position, q, k, first, causal)
+  )
 
 
 @pytest.mark.parametrize('buckets, max_distance', TABLES)
@@ -70,7 +89,9 @@ def test_bucket_starts_rise_to_the_last_bucket(buckets, max_distance):
 
 def test_masks():
   segments = np.array([[1, 1, 2, 0]])
-  seen = masks.same_segment(segments, np.array([[2, 1, 0]]))
+  seen = masks.Mask(
+    query_segments_BQ=segments, key_segments_BK=np.array([[2, 1, 0]])
+  ).matrix()
   assert seen.dtype == bool
   assert seen[0].astype(int).tolist() == [
     [0, 1, 0],
@@ -78,14 +99,30 @@ def test_masks():
     [1, 0, 0],
     [0, 0, 1],  # else a row of padding would have nothing to see
   ]
-  assert masks.causal(3, 3)[0].astype(int).tolist() == [
-    [1, 0, 0],
-    [1, 1, 0],
-    [1, 1, 1],
-  ]
-  assert masks.causal(1, 4, 2).astype(int).tolist() == [[[1, 1, 1, 0]]]
-  assert masks.causal(2, 4, jnp.int32(1)).astype(int).tolist() == [
-    [[1, 1, 0, 0], [1, 1, 1, 0]]
+
+  def see(*shape, **rules):
+    return make_mask(*shape, **rules).matrix()[0].astype(int).tolist()
+
+  assert see(3, 3, causal=True) == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+  assert see(1, 4, 2, causal=True) == [[1, 1, 1, 0]]
+  assert see(2, 4, jnp.int32(1), causal=True) == [[1, 1, 0, 0], [1, 1, 1, 0]]
+  assert see(3, 3, causal=True, window=2) == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+  assert see(3, 3, window=2) == [[1, 1, 0], [1, 1, 1], [0, 1, 1]]
+  assert see(1, 4, 3, causal=True, window=2) == [[0, 0, 1, 1]]
+
+
+def test_a_prefix_is_seen_both_ways_within_its_example():
+  segments = np.array([[1, 1, 1, 2, 2, 2, 0]])
+  prefix = np.array([[1, 1, 0, 1, 1, 0, 0]])
+  seen = masks.within(segments, causal=True, prefix_BL=prefix).matrix()
+  assert seen[0].astype(int).tolist() == [
+    [1, 1, 0, 0, 0, 0, 0],
+    [1, 1, 0, 0, 0, 0, 0],
+    [1, 1, 1, 0, 0, 0, 0],
+    [0, 0, 0, 1, 1, 0, 0],
+    [0, 0, 0, 1, 1, 0, 0],
+    [0, 0, 0, 1, 1, 1, 0],
+    [0, 0, 0, 0, 0, 0, 1],
   ]
 
 
@@ -110,10 +147,26 @@ def draw_attention(dtype=np.float32, scale=1.0):
   return q, k, v, mask, rng.standard_normal((3, 4, 6)).astype(np.float32)
 
 
+def attend(q, k, v, mask, bias, **kwargs):
+  """Attention with any matrices for mask and bias."""
+  as_rules = lambda x: types.SimpleNamespace(matrix=lambda: x)
+  return attention.attend(q, k, v, as_rules(mask), as_rules(bias), **kwargs)
+
+
 def test_attention():
   arrays = draw_attention()
-  got = attention.attend(*arrays, dropout=lambda x: x)
+  got = attend(*arrays, dropout=lambda x: x)
   np.testing.assert_allclose(got, attend_by_hand(*arrays), atol=1e-5)
+
+
+def test_groups_of_heads_share_keys_and_values():
+  q, k, v, mask, bias = draw_attention()
+  q = np.concatenate([q, q[:, :, ::-1]], axis=2)  # six heads for three
+  bias = np.concatenate([bias, 2 * bias])
+  got = attend(q, k, v, mask, bias, scale=0.5)
+  wide = [np.repeat(x, 2, axis=2) for x in (k, v)]
+  wanted = attend_by_hand(0.5 * q, *wide, mask, bias)
+  np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 
 def test_softmax_is_in_float32_under_bfloat16():
@@ -125,7 +178,7 @@ def test_softmax_is_in_float32_under_bfloat16():
     seen.append(weights)
     return weights
 
-  got = attention.attend(*arrays, dropout)
+  got = attend(*arrays, dropout=dropout)
   assert got.dtype == seen[0].dtype == jnp.bfloat16
   q, k, _, mask, bias = arrays
   each_key = np.broadcast_to(np.eye(6, 8)[:, None], k.shape)
@@ -192,9 +245,9 @@ def test_each_dropout_of_a_model_draws_its_own(monkeypatch):
 
 def test_stack_differs_by_layer_and_names_the_axis():
   def make(rngs):
-    return modules.Dense(
-      rngs, 'BE,EF->BF', (4, 5), ('embed', 'mlp'), modules.normal(1.0)
-    )
+    spec = tiny.transformer()
+    sizes = {'embed': 4, 'mlp': 5}
+    return modules.Dense(rngs, spec, 'mlp', 'BLE,EF->BLF', sizes)
 
   stacked = modules.stack(make, 3, nnx.Rngs(params=0))
   kernel = stacked.kernel
@@ -207,7 +260,7 @@ def test_stack_differs_by_layer_and_names_the_axis():
 
 def test_norm():
   x = np.random.default_rng(0).standard_normal((2, 3, 64)) * 1e4
-  norm = modules.RMSNorm(nnx.Rngs(params=0), 64)
+  norm = modules.Norm(nnx.Rngs(params=0), tiny.transformer(embed_dim=64))
   scale = np.linspace(-1, 2, 64).astype(np.float32)
   norm.scale[...] = jnp.asarray(scale)
   wanted = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * scale
@@ -221,9 +274,32 @@ def test_norm():
 def test_norm_is_in_float32_under_bfloat16():
   """Rounded once, before the scale, but for a few that lie between two."""
   x = np.random.default_rng(0).standard_normal((8, 8, 64)).astype(jnp.bfloat16)
-  norm = modules.RMSNorm(nnx.Rngs(params=0), 64)
+  norm = modules.Norm(nnx.Rngs(params=0), tiny.transformer(embed_dim=64))
   wide = x.astype(np.float64)
   wide /= np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6)
   got = norm(jnp.asarray(x))
   assert got.dtype == jnp.bfloat16
   assert (np.asarray(got) == wide.astype(jnp.bfloat16)).mean() > 0.995
+
+
+def test_layer_norm():
+  x = np.random.default_rng(0).standard_normal((2, 3, 64)) * 5 + 2
+  layer_norm = specs.LayerNorm(epsilon=0.1)
+  spec = tiny.transformer(embed_dim=64, norm=layer_norm)
+  norm = modules.Norm(nnx.Rngs(params=0), spec)
+  scale, bias = np.random.default_rng(1).standard_normal((2, 64))
+  norm.scale[...] = jnp.asarray(scale, jnp.float32)
+  norm.bias[...] = jnp.asarray(bias, jnp.float32)
+  x -= x.mean(-1, keepdims=True)
+  wanted = x / np.sqrt(x.var(-1, keepdims=True) + 0.1) * scale + bias
+  got = norm(jnp.asarray(x + 3, jnp.float32))
+  np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize('norm', [specs.RMSNorm, specs.LayerNorm])
+def test_norms_without_parameters(norm):
+  spec = tiny.transformer(norm=norm(scale=False, bias=False))
+  norm = modules.Norm(nnx.Rngs(params=0), spec)
+  assert not jax.tree.leaves(nnx.split(norm)[1])
+  got = norm(jnp.ones((1, 1, 32)).at[0, 0, ::2].set(-1))
+  np.testing.assert_allclose(jnp.abs(got), 1, atol=1e-5)

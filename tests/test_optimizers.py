@@ -1,4 +1,4 @@
-"""Adafactor against an independent reference, and schedules as formulas."""
+"""Optimizers against independent references, each layer by itself."""
 
 import math
 
@@ -6,13 +6,14 @@ import adafactor_reference
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+import optimizer_reference
 import pytest
 
 from t5x_lite import optimizers
 from t5x_lite import specs
 
 STEPS = 5
+RATES = [0.15, 0.3, 0.3, 0.3, 0.3 * math.sqrt(3 / 4)]  # of `schedule`
 # Both sides of the 128 from which T5X factors, of matrices as T5X has them:
 # all axes but embed merged, so that heads of 64 and of 40 count together.
 AXES = {
@@ -25,10 +26,10 @@ AXES = {
   'wo': ('layers', 'mlp', 'embed'),
   'wo_narrow': ('layers', 'mlp', 'embed'),
   'zeros': ('layers', 'embed', 'mlp'),
-  'scale': ('layers', 'embed'),
+  'layer/scale': ('layers', 'embed'),
   'bias': ('layers', 'heads', 'buckets'),
   'bias_of_stack': ('heads', 'buckets'),
-  'norm': ('embed',),
+  'final/scale': ('embed',),
   'embedding': ('vocab', 'embed'),
   'embedding_small': ('vocab', 'embed'),
 }
@@ -42,10 +43,10 @@ SHAPES = {
   'wo': (3, 136, 128),
   'wo_narrow': (3, 200, 127),
   'zeros': (2, 128, 136),
-  'scale': (3, 128),
+  'layer/scale': (3, 128),
   'bias': (2, 4, 32),
   'bias_of_stack': (4, 32),
-  'norm': (128,),
+  'final/scale': (128,),
   'embedding': (130, 128),
   'embedding_small': (40, 128),
 }
@@ -90,6 +91,29 @@ def matrices(name, x):
   ]
 
 
+CHOICES = {
+  specs.Adafactor: (
+    'decay_rate',
+    'clip_threshold',
+    'parameter_scale',
+    'min_scale',
+    'max_scale',
+    'factored',
+    'beta1',
+    'weight_decay_power',
+  ),
+  specs.AdamW: ('beta1', 'beta2', 'epsilon', 'rms_scaled'),
+  specs.Lamb: ('beta1', 'beta2', 'epsilon'),
+  specs.Sgd: ('momentum', 'nesterov'),
+}
+REFERENCES = {
+  specs.Adafactor: adafactor_reference.run,
+  specs.AdamW: optimizer_reference.adamw,
+  specs.Lamb: optimizer_reference.lamb,
+  specs.Sgd: optimizer_reference.sgd,
+}
+
+
 def run_reference(spec, params, grads, rates):
   if spec.clip_norm is not None:
     grads = [
@@ -102,54 +126,37 @@ def run_reference(spec, params, grads, rates):
       )
       for g in grads
     ]
-  choices = {
-    name: getattr(spec, name)
-    for name in (
-      'decay_rate',
-      'clip_threshold',
-      'parameter_scale',
-      'min_scale',
-      'factored',
-      'beta1',
-    )
-  }
   moved = {}
   for name, param in params.items():
+    choices = {key: getattr(spec, key) for key in CHOICES[type(spec)]}
+    decays = not name.endswith('/scale')
+    choices['weight_decay'] = spec.weight_decay * decays
+    if isinstance(spec, specs.Lamb):
+      choices['adapts'] = decays
     by_step = [matrices(name, grad[name]) for grad in grads]
     after = [
-      adafactor_reference.run(layer, by_layer, rates, **choices)
+      REFERENCES[type(spec)](layer, by_layer, rates, **choices)
       for layer, *by_layer in zip(matrices(name, param), *by_step, strict=True)
     ]
     moved[name] = np.stack(after).reshape(param.shape) - param
   return moved
 
 
-def run_ours(spec, params, grads):
-  tx = optimizers.build(spec, AXES, STEPS)
-  state, now = tx.init(params), params
-  step = jax.jit(tx.update)
-  for grad in grads:
-    updates, state = step(grad, state, now)
-    now = optax.apply_updates(now, updates)
+def run_ours(spec, params, grads, axes=AXES):
+  axes = {name: axes[name] for name in params}
+  optimizer = optimizers.build(spec, axes, STEPS)
+  state, now = optimizer.init(params), params
+  update = jax.jit(optimizer.update)
+  for step, grad in enumerate(grads):
+    now, state, _ = update(grad, state, now, step, 0.0)
   return {name: np.asarray(now[name]) - params[name] for name in params}
 
 
-@pytest.mark.parametrize(
-  'choices',
-  [
-    {},
-    {'clip_threshold': 0.25, 'decay_rate': 0.7, 'min_scale': 0.5},
-    {'clip_threshold': 1e3, 'parameter_scale': False},
-    {'beta1': 0.9},
-    {'factored': False, 'beta1': 0.9, 'clip_norm': 1.0},
-  ],
-  ids=str,
-)
-def test_adafactor_equals_reference(choices):
-  spec = specs.Adafactor(schedule=schedule(), **choices)
-  params, grads = draw(seed=len(choices))
-  rates = [0.15, 0.3, 0.3, 0.3, 0.3 * math.sqrt(3 / 4)]
-  expected = run_reference(spec, params, grads, rates)
+def assert_equals_reference(spec, names=AXES):
+  params, grads = draw(seed=len(repr(spec)) % 100)
+  params = {name: params[name] for name in names}
+  grads = [{name: grad[name] for name in names} for grad in grads]
+  expected = run_reference(spec, params, grads, RATES)
   with jax.enable_x64(True):
     got = run_ours(spec, jax.tree.map(jnp.asarray, params), grads)
   for name in params:
@@ -163,11 +170,47 @@ def test_adafactor_equals_reference(choices):
     )
 
 
+@pytest.mark.parametrize(
+  'choices',
+  [
+    {},
+    {'clip_threshold': 0.25, 'decay_rate': 0.7, 'min_scale': 0.5},
+    {'clip_threshold': 1e3, 'parameter_scale': False},
+    {'beta1': 0.9, 'weight_decay': 0.5, 'max_scale': 0.4},
+    {'weight_decay': 0.1, 'weight_decay_power': 0.0},
+    {'weight_decay': 0.5, 'weight_decay_power': 2.0},
+    {'factored': False, 'beta1': 0.9, 'clip_norm': 1.0},
+  ],
+  ids=str,
+)
+def test_adafactor_equals_reference(choices):
+  assert_equals_reference(specs.Adafactor(schedule=schedule(), **choices))
+
+
+@pytest.mark.parametrize(
+  'cls, choices',
+  [
+    (specs.AdamW, {}),
+    (specs.AdamW, {'beta1': 0.8, 'beta2': 0.98, 'weight_decay': 0.5}),
+    (specs.AdamW, {'rms_scaled': True, 'weight_decay': 0.5}),
+    (specs.AdamW, {'epsilon': 1.0, 'clip_norm': 1.0}),
+    (specs.Lamb, {}),
+    (specs.Lamb, {'beta1': 0.8, 'weight_decay': 0.5, 'clip_norm': 1.0}),
+    (specs.Sgd, {}),
+    (specs.Sgd, {'momentum': 0.9, 'weight_decay': 0.5}),
+    (specs.Sgd, {'momentum': 0.9, 'nesterov': True}),
+  ],
+  ids=str,
+)
+def test_others_equal_references(cls, choices):
+  names = 'query', 'out', 'wo', 'zeros', 'layer/scale', 'final/scale', 'bias'
+  assert_equals_reference(cls(schedule=schedule(), **choices), names)
+
+
 def test_adafactor_in_float32():
   spec = specs.Adafactor(schedule=schedule(), beta1=0.9)
   params, grads = draw(seed=9)
-  rates = [0.15, 0.3, 0.3, 0.3, 0.3 * math.sqrt(3 / 4)]
-  expected = run_reference(spec, params, grads, rates)
+  expected = run_reference(spec, params, grads, RATES)
   params, grads = jax.tree.map(np.float32, (params, grads))
   got = run_ours(spec, params, grads)
   for name in params:
@@ -188,7 +231,9 @@ def test_gradients_here_are_clipped_and_not():
     if not np.allclose(moved(STEPS, 1.0)[name], moved(STEPS, 1e9)[name])
   }
   assert len(differ) > len(params) / 2
-  np.testing.assert_allclose(moved(1, 1.0)['norm'], moved(1, 1e9)['norm'])
+  np.testing.assert_allclose(
+    moved(1, 1.0)['final/scale'], moved(1, 1e9)['final/scale']
+  )
 
 
 def test_zeros_move_by_the_least_scale():
@@ -196,10 +241,10 @@ def test_zeros_move_by_the_least_scale():
   params = {'zeros': jnp.zeros(SHAPES['zeros'])}
   grads = {'zeros': jnp.sign(draw(seed=1)[1][0]['zeros'])}
   tx = optimizers.build(spec, {'zeros': AXES['zeros']}, STEPS)
-  updates, _ = tx.update(grads, tx.init(params), params)
+  moved, _, _ = jax.jit(tx.update)(grads, tx.init(params), params, 0, 0.0)
   # first rate 0.01 / 2 in the warm-up, times the least scale
   np.testing.assert_allclose(
-    updates['zeros'], -0.5e-5 * grads['zeros'], rtol=1e-5
+    moved['zeros'], -0.5e-5 * grads['zeros'], rtol=1e-5
   )
 
 
@@ -211,46 +256,3 @@ def test_state_is_factored_where_t5x_factors(name):
   state = jax.eval_shape(tx.init, {name: leaf})
   size = sum(math.prod(x.shape) for x in jax.tree.leaves(state))
   assert (size < leaf.size / 10) == (name in FACTORED)
-
-
-def rates(steps, at, **choices):
-  rate = optimizers.learning_rate(specs.Schedule(**choices), steps)
-  return [float(rate(step)) for step in at]
-
-
-def test_t5_schedule():
-  at = [0, 1, 9_999, 10_000, 10_001, 40_000, 1_000_000]
-  got = rates(1_000_001, at, peak=0.01, hold=10_000)
-  expected = [1 / math.sqrt(max(step, 10_000)) for step in at]
-  np.testing.assert_allclose(got, expected, rtol=1e-6)
-  assert got[-1] == pytest.approx(0.001)
-
-
-def test_warmup_wastes_no_step():
-  got = rates(100, range(6), peak=0.2, warmup=4, decay='constant')
-  np.testing.assert_allclose(got, [0.05, 0.1, 0.15, 0.2, 0.2, 0.2], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-  'decay, share',
-  [
-    ('rsqrt', lambda t: math.sqrt(10 / (10 + 90 * t))),
-    ('linear', lambda t: 1 - 0.9 * t),
-    ('cosine', lambda t: 0.1 + 0.9 * (1 + math.cos(math.pi * t)) / 2),
-    ('constant', lambda t: 1.0),
-  ],
-)
-def test_decays_start_at_the_hold_and_end_at_the_last_step(decay, share):
-  at = [7, 10, 11, 40, 55, 99, 100]
-  got = rates(101, at, peak=0.5, warmup=4, hold=6, decay=decay, end=0.05)
-  expected = [0.5 * share(max(step - 10, 0) / 90) for step in at]
-  np.testing.assert_allclose(got, expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize('decay', ['rsqrt', 'linear', 'cosine', 'constant'])
-def test_schedule_is_finite_at_its_edges(decay):
-  for steps, warmup, hold in [(1, 0, 0), (1, 5, 5), (2, 1, 0), (2, 2, 0)]:
-    got = rates(
-      steps, [0, 1, 2], peak=1.0, warmup=warmup, hold=hold, decay=decay
-    )
-    assert np.all(np.isfinite(got)) and 0 < got[0] <= 1

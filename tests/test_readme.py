@@ -8,6 +8,8 @@ import pytest
 
 from t5x_lite import cli
 from t5x_lite import config
+from t5x_lite import models
+from t5x_lite import optimizers
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / 'README.md', ROOT / 'gin/README.md', *ROOT.glob('docs/*.md')]
@@ -48,6 +50,15 @@ def test_settings_in_the_table_exist():
   config.load(['t5/quickstart'], bindings)
 
 
+def test_recipes_in_the_page_load(tmp_path):
+  [text] = re.findall(
+    r'```gin\n(.*?)```', (ROOT / 'README.md').read_text(), re.S
+  )
+  (tmp_path / 'my.gin').write_text(text)
+  run = config.load([tmp_path / 'my.gin'], ['Data.corpus=my.txt'])
+  optimizers.build(run.optimizer, models.build(run.model).axes, run.steps)
+
+
 def test_make_targets_exist():
   targets = set(
     re.findall(r'`?make ([a-z]+)', (ROOT / 'README.md').read_text())
@@ -73,6 +84,7 @@ def test_seqio_223_metrics_in_the_page_are_those_written():
       'loop.py',
       'measures.py',
       'train.py',
+      'optimizers/__init__.py',
       'losses.py',
       'evaluate.py',
     )

@@ -6,10 +6,12 @@ import runpy
 import pytest
 
 from t5x_lite import config
+from t5x_lite import corruptions
 from t5x_lite import errors
 from t5x_lite import recipes
 from t5x_lite import record as records
 from t5x_lite import specs
+from t5x_lite.data import vocabularies
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 GIN = pathlib.Path(__file__).parents[1] / 'gin'
@@ -58,6 +60,13 @@ UMT5 = {
     'xxl': 12_972_531_712,
   }.items()
 }
+# Of base and large, their shapes are T5 1.1's; of 20b, 19.46 billion is what
+# the published checkpoint has, tied as it is.
+UL2 = {
+  'base': (*T5_1_1['base'][:6], 222_903_552),
+  'large': (*T5_1_1['large'][:6], 750_251_008),
+  '20b': (4096, 16, 32, 32, 256, 16384, 19_459_613_696),
+}
 # Prefix of a recipe's name, its sizes, and what all of them share.
 LADDERS = {
   't5/1_0_': (T5_1_0, 32128, 2048, {'inputs': 512, 'targets': 114}),
@@ -94,6 +103,9 @@ def test_the_recipes_are_all_there():
     't5/quickstart',
     't5/quickstart_8k',
     't5/bytes',
+    't5/finetune',
+    *(f'ul2/{size}' for size in UL2),
+    *(f't5/1_1_{size}_lm_adapt' for size in T5_1_1),
   }
 
 
@@ -169,6 +181,48 @@ def test_ladders_have_the_published_optimizer(prefix, size):
       expected, beta1=0.9, factored=False, clip_norm=1.0
     )
   assert optimizer == expected
+
+
+@pytest.mark.parametrize('size', UL2)
+def test_ul2_has_the_published_shapes(size):
+  *shape, parameters = UL2[size]
+  run = config.load([f'ul2/{size}'])
+  model = run.model
+  assert shape == [
+    model.embed_dim,
+    model.num_heads,
+    model.encoder_layers,
+    model.decoder_layers,
+    model.head_dim,
+    model.mlp_dim,
+  ]
+  assert recipes.info(f'ul2/{size}').parameters == parameters
+  assert (model.activation, model.gated) == ('silu', True)
+  assert model.tie_embeddings and not model.dropout
+  assert run.objective == specs.Denoisers()
+  assert run.data.lengths['inputs'] == 512
+
+
+@pytest.mark.parametrize('size', T5_1_1)
+def test_t5x_1198_lm_adaptation_goes_on_from_t5_1_1(size):
+  """t5x#1198: how the published LM-adapted models were trained was not."""
+  first, run = (
+    config.load([f't5/1_1_{size}{tail}']) for tail in ('', '_lm_adapt')
+  )
+  assert run.model == first.model and run.mesh == first.mesh
+  assert run.objective == specs.PrefixLM()
+  assert run.steps == 100_000
+  assert run.optimizer.schedule == specs.Schedule(peak=1e-3, decay='constant')
+  assert run.optimizer.schedule.peak == first.steps**-0.5
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_lengths_serve_the_objective(name):
+  run = config.load([name])
+  vocabulary = vocabularies.Bytes(run.data.extra_ids)
+  corruptions.OBJECTIVES[type(run.objective)].check(
+    run.objective, run.data.lengths, vocabulary
+  )
 
 
 def test_table_is_ordered_by_system_and_size():

@@ -41,7 +41,12 @@ FIELDS = [
 
 
 def test_all_specs_are_listed_by_name():
-  assert set(specs.SPECS.values()) == set(specs.Spec.__subclasses__())
+  found, kinds = set(), [specs.Spec]
+  while kinds:
+    kind = kinds.pop()
+    kinds += kind.__subclasses__()
+    found |= set() if kind.__subclasses__() else {kind}
+  assert set(specs.SPECS.values()) == found
   assert all(cls.__name__ == name for name, cls in specs.SPECS.items())
 
 
@@ -67,7 +72,7 @@ def test_every_field_has_a_rule_that_its_default_obeys(field):
     (specs.Transformer, SMALL, ('dropout', 1.0), 'float >= 0 and < 1'),
     (specs.Transformer, SMALL, ('dropout', -0.1), 'float >= 0 and < 1'),
     (specs.Transformer, SMALL, ('dtype', None), "'float32' or 'bfloat16'"),
-    (specs.Transformer, SMALL, ('position', 'T5Bias'), 'T5Bias or None'),
+    (specs.Transformer, SMALL, ('position', 'T5Bias'), 'Alibi or None'),
     (specs.SpanCorruption, {}, ('mean_span', 0.5), 'float >= 1'),
     (specs.SpanCorruption, {}, ('density', float('nan')), 'float > 0 and < 1'),
     (specs.Schedule, {}, ('peak', float('inf')), 'float > 0'),
@@ -148,7 +153,7 @@ def test_all_missing_settings_are_told_at_once():
   assert all(
     f'Transformer.{name}' in str(e.value)
     for name in SMALL
-    if name != 'vocab_size'
+    if name not in ('vocab_size', 'encoder_layers', 'decoder_layers')
   )
 
 
@@ -174,6 +179,25 @@ def test_buckets_that_the_formula_cannot_fill_are_refused(settings, culprit):
   with pytest.raises(errors.ConfigError, match=culprit):
     specs.T5Bias(**settings)
   assert specs.T5Bias(buckets=4, max_distance=3)
+
+
+@pytest.mark.parametrize(
+  ('settings', 'what'),
+  [
+    ({'encoder_layers': 0, 'decoder_layers': 0}, 'lacks layers'),
+    ({'share_stacks': True, 'decoder_layers': 3}, 'share_stacks'),
+    ({'mask': 'prefix'}, "mask 'prefix'"),
+    ({'mask': 'prefix', 'decoder_layers': 0}, "mask 'prefix'"),
+    ({'windows': (0, 8, 8)}, 'windows does not divide'),
+    ({'windows': (-1,)}, 'Transformer.windows'),
+    ({'num_kv_heads': 3}, 'num_kv_heads'),
+    ({'position': specs.Rope(), 'head_dim': 7}, 'head_dim'),
+    ({'position': specs.Sinusoid(), 'embed_dim': 7}, 'embed_dim'),
+  ],
+)
+def test_shapes_that_no_model_has_are_refused(settings, what):
+  with pytest.raises(errors.ConfigError, match=what):
+    specs.Transformer(**SMALL | settings)
 
 
 def test_specs_need_nothing_but_the_standard_library():

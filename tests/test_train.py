@@ -64,7 +64,7 @@ def gradients(axes, microbatches, num_devices=8):
   )
   with tiny.kept_gradients(), jax.enable_x64(True):
     [metrics], state, text = steps(run, 1, num_devices)
-  return metrics, state['opt_state'], text
+  return metrics, state['opt_state']['tensors'], text
 
 
 @pytest.fixture(scope='module')
@@ -156,7 +156,7 @@ def test_bfloat16_keeps_float32_parameters():
   """Tracing is enough; how near its numbers are, parity shows."""
   run = tiny.run(tiny.transformer(dtype='bfloat16', dropout=0.1))
   program = train.Program.build(run, partitioning.make_mesh(run.mesh))
-  step = train.make_train_step(run, program.model, program.tx)
+  step = train.make_train_step(run, program.model, program.optimizer)
   batch = tiny.batch(run.batch_size)
   float32 = np.dtype('float32')
   state, metrics = jax.eval_shape(step, program.abstract_state, batch)

@@ -358,6 +358,7 @@ CORPUS = {
     ['validation', 'held_out'],
   ),
 }
+DECODER = {'Transformer__encoder_layers': 0}
 VOCABULARY = {
   'missing vocabulary': (
     train_with(Data__vocabulary='{0}/no.model'),
@@ -402,6 +403,62 @@ VOCABULARY = {
     train_with(Data__lengths="{'inputs': 32, 'targets': 2}"),
     2,
     ['targets'],
+  ),
+  'language model with inputs': (
+    train_with(Run__objective='@CausalLM()', **DECODER),
+    2,
+    ['inputs', 'CausalLM', "{'targets': n}"],
+  ),
+  'language model without targets': (
+    train_with(
+      Run__objective='@CausalLM()', **DECODER, Data__lengths="{'inputs': 32}"
+    ),
+    2,
+    ["no 'targets'", 'CausalLM'],
+  ),
+  'language model of an encoder': (
+    train_with(Run__objective='@CausalLM()', Data__lengths="{'targets': 32}"),
+    2,
+    ['CausalLM', 'encoder_layers 2', 'PrefixLM'],
+  ),
+  'spans of an encoder alone': (
+    train_with(Transformer__decoder_layers=0),
+    2,
+    ['SpanCorruption', 'decoder_layers'],
+  ),
+  'continuations that do not fit': (
+    train_with(Run__objective='@PrefixLM()'),
+    2,
+    ['targets', 'got 8', '31 or more'],
+  ),
+  'mixture without targets': (
+    train_with(Run__objective='@Denoisers()', Data__lengths="{'inputs': 32}"),
+    2,
+    ["no 'targets'", 'Denoisers'],
+  ),
+  'mixture whose targets do not fit': (
+    train_with(Run__objective='@Denoisers()'),
+    2,
+    ['targets', 'Denoisers', "'targets': 2"],
+  ),
+  'mixture of what is none': (
+    train_with(
+      Run__objective='@Denoisers()', Denoisers__members='[@PrefixLM()]'
+    ),
+    2,
+    ['Denoisers.members', 'list of Denoiser'],
+  ),
+  'fewer positions than tokens': (
+    train_with(Transformer__position='@Learned()', Learned__length=20),
+    2,
+    ['32 tokens', 'Learned.length=32'],
+  ),
+  'fewer positions than inputs and targets': (
+    train_with(
+      Transformer__position='@Learned()', Learned__length=38, **DECODER
+    ),
+    2,
+    ['39 tokens', 'Learned.length=39'],
   ),
   'vocabulary too small': (
     ['vocab', '--corpus={0}/my.txt', '--output={0}/v.model', '--size=50'],
@@ -513,6 +570,83 @@ WORKDIR = {
     ['infer', '--workdir={0}/run', '--mode=score', '--candidates=5'],
     2,
     ['--candidates', 'predict'],
+  ),
+  'beams of a greedy decoding': (
+    ['infer', '--workdir={0}/run', '--beams=3'],
+    2,
+    ['--beams is of --decoding=beam', '--decoding=greedy'],
+  ),
+  'top_k of beams': (
+    ['infer', '--workdir={0}/run', '--decoding=beam', '--top_k=3'],
+    2,
+    ['--top_k is of --decoding=sample', '--decoding=beam'],
+  ),
+  'decoding of a score': (
+    ['infer', '--workdir={0}/run', '--mode=score', '--decoding=beam'],
+    2,
+    ['--decoding', 'predictions'],
+  ),
+  'decoding of candidates': (
+    ['infer', '--workdir={0}/run', '--candidates=2', '--decoding=beam'],
+    2,
+    ['--decoding', 'predictions'],
+  ),
+  'unknown decoding': (
+    ['infer', '--workdir={0}/run', '--decoding=beams'],
+    2,
+    ['--decoding', "'beams'", "'beam'"],
+  ),
+  'unknown penalty': (
+    ['infer', '--workdir={0}/run', '--decoding=beam', '--penalty=gnmt'],
+    2,
+    ['Beam.penalty', "'gnmt'", "'t5' or 'hf'"],
+  ),
+  'more results than beams': (
+    ['infer', '--workdir={0}/run', '--decoding=beam', '--return=5'],
+    2,
+    ['Beam.returned', '5 of 4'],
+  ),
+  'more beams than tokens': (
+    [
+      'infer',
+      '--workdir={0}/run',
+      '--input={0}/one.txt',
+      '--decoding=beam',
+      '--beams=9999',
+    ],
+    2,
+    ['Beam.beams', '9999', 'vocabulary', 'at most'],
+  ),
+  'more to draw from than tokens': (
+    [
+      'infer',
+      '--workdir={0}/run',
+      '--input={0}/one.txt',
+      '--decoding=sample',
+      '--top_k=9999',
+    ],
+    2,
+    ['Sample.top_k', '9999', 'vocabulary', 'at most'],
+  ),
+  'negative temperature': (
+    ['infer', '--workdir={0}/run', '--decoding=sample', '--temperature=-1'],
+    2,
+    ['Sample.temperature', '-1', '>= 0'],
+  ),
+  'no share to draw from': (
+    ['infer', '--workdir={0}/run', '--decoding=sample', '--top_p=0'],
+    2,
+    ['Sample.top_p', '> 0 and <= 1'],
+  ),
+  'share above one': (
+    ['evaluate', '--workdir={0}/run', '--decoding=sample', '--top_p=2'],
+    2,
+    ['Sample.top_p', '2', '<= 1'],
+  ),
+  'several samples for a task': (
+    ['evaluate', '--workdir={0}/run', '--samples=2'],
+    2,
+    ['no such option', '--samples'],
   ),
   'share of standard output': (
     ['infer', '--workdir={0}/run', '--shard=0/2'],
@@ -960,6 +1094,16 @@ TASKS = {
     train_with(*TOPICS, "--gin.Evaluation.lengths={'labels': 5}"),
     2,
     ['Evaluation.lengths', 'labels', 'inputs, targets'],
+  ),
+  'tasks without lengths of inputs': (
+    train_with(
+      *TOPICS,
+      Run__objective='@CausalLM()',
+      Data__lengths="{'targets': 32}",
+      **DECODER,
+    ),
+    2,
+    ['Evaluation.lengths', 'inputs', "'inputs': 128"],
   ),
   'file for a module': (
     ['evaluate', '--workdir={0}/run', '--task_module=tests/topic_tasks.py'],

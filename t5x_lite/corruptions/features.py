@@ -18,6 +18,14 @@ def _row_features(lengths_B, width):
   return valid_BL.astype(np.int32), np.where(valid_BL, positions_L, 0)
 
 
+def _shifted(tokens_BL, start_id):
+  """What a decoder reads when it is to say these tokens."""
+  shifted_BL = np.empty_like(tokens_BL)
+  shifted_BL[:, :1] = start_id
+  shifted_BL[:, 1:] = tokens_BL[:, :-1]
+  return shifted_BL
+
+
 def encoder_decoder(inputs_BL, inputs_B, targets_BK, targets_B, start_id):
   """A batch for teacher forcing.
 
@@ -37,16 +45,74 @@ def encoder_decoder(inputs_BL, inputs_B, targets_BK, targets_B, start_id):
   decoder_segments_BK, decoder_positions_BK = _row_features(
     targets_B, targets_BK.shape[1]
   )
-  shifted_BK = np.empty_like(targets_BK)
-  shifted_BK[:, 0] = start_id
-  shifted_BK[:, 1:] = targets_BK[:, :-1]
   return {
     'encoder_input_tokens': inputs_BL,
     'encoder_segment_ids': encoder_segments_BL,
     'encoder_positions': encoder_positions_BL,
-    'decoder_input_tokens': shifted_BK,
+    'decoder_input_tokens': _shifted(targets_BK, start_id),
     'decoder_target_tokens': targets_BK,
     'decoder_loss_weights': decoder_segments_BK.astype(np.float32),
     'decoder_segment_ids': decoder_segments_BK,
     'decoder_positions': decoder_positions_BK,
   }
+
+
+def decoder_only(
+  inputs_BL, inputs_B, targets_BK, targets_B, start_id, prefix, width=None
+):
+  """A batch for teacher forcing of a decoder alone, targets behind inputs.
+
+  Args:
+    inputs_BL: int32, what comes first, and costs no loss.
+    inputs_B: how much of each row of it counts.
+    targets_BK: int32, what the decoder is to say.
+    targets_B: how much of each row of it counts.
+    start_id: what the decoder reads first.
+    prefix: whether to mark what may see all of the inputs: the start and the
+      inputs, up to where the first target is said.
+    width: of the rows, enough for all; default: L + K.
+
+  Returns:
+    A dict of int32 arrays [B, width], and float32 `decoder_loss_weights`, 1 on
+    targets.
+  """
+  width = width or inputs_BL.shape[1] + targets_BK.shape[1]
+  segments_BX, positions_BX = _row_features(inputs_B + targets_B, width)
+  tokens_BX = np.full(segments_BX.shape, start_id, np.int32)
+  # Both masks go row by row, and in a row inputs come first.
+  counts_BX = np.concatenate(
+    [
+      np.arange(rows.shape[1]) < lengths_B[:, None]
+      for rows, lengths_B in ((inputs_BL, inputs_B), (targets_BK, targets_B))
+    ],
+    axis=1,
+  )
+  both_BX = np.concatenate([inputs_BL, targets_BK], axis=1)
+  tokens_BX[segments_BX > 0] = both_BX[counts_BX]
+  places_X = np.arange(width)
+  said_BX = (segments_BX > 0) & (places_X >= inputs_B[:, None])
+  batch = {
+    'decoder_input_tokens': _shifted(tokens_BX, start_id),
+    'decoder_target_tokens': tokens_BX,
+    'decoder_loss_weights': said_BX.astype(np.float32),
+    'decoder_segment_ids': segments_BX,
+    'decoder_positions': positions_BX,
+  }
+  if prefix:
+    seen_BX = (segments_BX > 0) & (places_X <= inputs_B[:, None])
+    batch['decoder_bidirectional_mask'] = seen_BX.astype(np.int32)
+  return batch
+
+
+def of_stack(model, rows, start_id, width=None):
+  """A batch for a model's stack.
+
+  Args:
+    model: specs.Transformer.
+    rows: inputs [B, L], their lengths, targets [B, K], their lengths.
+    start_id: what the decoder reads first.
+    width: of the rows of a decoder alone; default: L + K.
+  """
+  if model.encoder_layers:
+    return encoder_decoder(*rows, start_id)
+  return decoder_only(*rows, start_id, model.mask == 'prefix', width)

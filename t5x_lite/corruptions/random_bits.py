@@ -5,6 +5,7 @@ because NumPy's samplers may change between versions, and because one call
 draws for each example of a batch from a stream of its own.
 """
 
+import dataclasses
 import hashlib
 
 import numpy as np
@@ -52,3 +53,31 @@ def bits(seed, stream, epoch, index, n):
   )
   words_BK4 = np.stack(philox(counter, key), axis=-1)
   return words_BK4.reshape(len(index_B), 4 * blocks)[:, :n]
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+  """Random words of each example of a batch: draw(n) is uint32 [B, n]."""
+
+  seed: int
+  stream: str
+  epoch_B: np.ndarray
+  index_B: np.ndarray
+
+  def __call__(self, n):
+    return bits(self.seed, self.stream, self.epoch_B, self.index_B, n)
+
+  def rows(self, rows, purpose):
+    """Those of some rows for another purpose, independent of these."""
+    epoch_B, index_B = self.epoch_B[rows], self.index_B[rows]
+    return Draw(self.seed, f'{self.stream} {purpose}', epoch_B, index_B)
+
+
+def uniform(words_B2, below):
+  """Whole numbers in [0, below) of two words each, all equally likely.
+
+  Up to one part in 2^64 / below.
+  """
+  words_B2 = words_B2.astype(np.uint64)
+  word_B = words_B2[:, 0] << np.uint64(32) | words_B2[:, 1]
+  return (word_B % np.asarray(below).astype(np.uint64)).astype(np.int64)

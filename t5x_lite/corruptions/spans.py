@@ -8,9 +8,10 @@ of a row, S places where a row can be cut.
 import numpy as np
 
 from t5x_lite import errors
-from t5x_lite.corruptions import features as feature_lib
+from t5x_lite.corruptions import checks
 
 MIN_LENGTH = 2  # the shortest text with something to mask and something to see
+ENDS_DOCUMENTS = False  # T5 joins them with nothing between
 
 
 def span_counts(lengths, density, mean_span):
@@ -190,35 +191,11 @@ def merge(inputs, targets, vocabulary):
 # -- the objective ------------------------------------------------------------
 
 
-def check(objective, lengths, vocabulary):
-  """Refuses what can't be trained.
-
-  Args:
-    objective: specs.SpanCorruption.
-    lengths: tokens of each feature, as `Data.lengths`.
-    vocabulary: the vocabulary.
-
-  Raises:
-    errors.ConfigError: names the numbers and what to change.
-  """
-  if 'inputs' not in lengths:
-    raise errors.ConfigError(
-      "Data.lengths has no 'inputs'", got=f'{lengths}', expected="{'inputs': n}"
-    )
-  for name in lengths:
-    if name not in ('inputs', 'targets'):
-      raise errors.ConfigError(
-        'Data.lengths names a feature that span corruption does not have',
-        got=name,
-        choices=('inputs', 'targets'),
-      )
-  length = raw_length(objective, lengths)
-  if length < MIN_LENGTH:
-    raise errors.ConfigError(
-      "Data.lengths['inputs'] is too short for span corruption",
-      got=lengths['inputs'],
-      expected='3 or more',
-    )
+def check(objective, lengths, vocabulary, length=None):
+  """Refuses what can't be trained; see `corruptions`."""
+  checks.names(objective, lengths, ['inputs'], ['inputs', 'targets'])
+  length = length or raw_length(objective, lengths)
+  checks.inputs(objective, lengths, length, MIN_LENGTH)
   noise, spans = span_counts(length, objective.density, objective.mean_span)
   if round(noise / objective.mean_span) > spans:
     raise errors.ConfigError(
@@ -227,20 +204,9 @@ def check(objective, lengths, vocabulary):
       expected=f'{round(noise / objective.mean_span)} or more',
       fix='lower SpanCorruption.density or raise SpanCorruption.mean_span',
     )
-  targets = feature_lengths(objective, lengths)['targets']
-  if targets < noise + spans + 1:
-    raise errors.ConfigError(
-      "Data.lengths['targets'] is too short for SpanCorruption",
-      got=targets,
-      expected=f'{noise + spans + 1} or more for {lengths["inputs"]} inputs',
-      fix='leave it out: it is then as long as it has to be',
-    )
-  if vocabulary.eos_id < 0:
-    raise errors.ConfigError(
-      'the vocabulary has no end-of-sequence piece',
-      where='Data.vocabulary',
-      fix='train one with `t5x_lite vocab`',
-    )
+  found = feature_lengths(objective, lengths)
+  checks.targets(objective, found, targets_length(objective, length))
+  checks.end(vocabulary)
   if spans > vocabulary.sentinels:
     raise errors.ConfigError(
       'SpanCorruption needs more sentinels than the vocabulary has',
@@ -251,20 +217,32 @@ def check(objective, lengths, vocabulary):
     )
 
 
+def targets_length(objective, length):
+  """Most targets, with EOS, of texts of at most this length."""
+  noise, spans = span_counts(length, objective.density, objective.mean_span)
+  return int(noise + spans) + 1
+
+
 def feature_lengths(objective, lengths):
   """The lengths of inputs and targets; unless given, targets just fit."""
-  noise, spans = span_counts(
-    raw_length(objective, lengths), objective.density, objective.mean_span
-  )
-  return {'targets': int(noise + spans) + 1} | lengths
+  length = raw_length(objective, lengths)
+  return {'targets': targets_length(objective, length)} | lengths
 
 
-def raw_length(objective, lengths):
+def joint_length(objective, lengths):
+  """Most tokens of inputs and targets together."""
+  length = raw_length(objective, lengths)
+  _, spans = span_counts(length, objective.density, objective.mean_span)
+  return int(length + 2 * spans) + 2
+
+
+def raw_length(objective, lengths, vocabulary=None):
   """Tokens of text that make one example.
 
   T5's count; where that holds so few tokens that T5 rounds to no span at all,
   less by the one that a sentinel takes.
   """
+  del vocabulary
   density, mean_span = objective.density, objective.mean_span
   length, _ = random_spans_lengths(lengths['inputs'], density, mean_span)
   while length >= MIN_LENGTH:
@@ -275,25 +253,10 @@ def raw_length(objective, lengths):
   return length
 
 
-def features(objective, tokens_BL, lengths_B, draw, vocabulary, lengths):
-  """A batch of examples.
-
-  Args:
-    objective: specs.SpanCorruption.
-    tokens_BL: int32, texts of at most `raw_length` tokens.
-    lengths_B: tokens of each, at least MIN_LENGTH.
-    draw: n -> uint32 [B, n], random words of each row.
-    vocabulary: the vocabulary.
-    lengths: tokens of each feature, as of `feature_lengths`.
-
-  Returns:
-    The dict of `corruptions.features.encoder_decoder`.
-  """
+def examples(objective, tokens_BL, lengths_B, draw, vocabulary, lengths):
+  """Rows with masked spans; see `corruptions`."""
   starts_BK, ends_BK = noise_spans(
     lengths_B, objective.density, objective.mean_span, draw
   )
   widths = lengths['inputs'], lengths['targets']
-  corrupted = corrupt(
-    tokens_BL, lengths_B, starts_BK, ends_BK, vocabulary, widths
-  )
-  return feature_lib.encoder_decoder(*corrupted, vocabulary.pad_id)
+  return corrupt(tokens_BL, lengths_B, starts_BK, ends_BK, vocabulary, widths)

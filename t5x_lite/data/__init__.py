@@ -1,18 +1,23 @@
 """From corpora to batches.
 
-A corpus (corpora, sources) is read once, tokenised (vocabularies) and stored
-(building, store); a data position is then a batch (order, batches).
+A corpus (corpora, sources), or pairs of inputs and targets (pairs), are read
+once, tokenised (vocabularies) and stored (building, store); a data position is
+then a batch (order, batches).
 """
 
 from t5x_lite.data import corpora
+from t5x_lite.data import pairs
 from t5x_lite.data import tasks
 from t5x_lite.data import vocabulary_training
 from t5x_lite.data.batches import Batches
 from t5x_lite.data.batches import check
+from t5x_lite.data.batches import examples
 from t5x_lite.data.batches import feature_lengths
 from t5x_lite.data.batches import prefetch
+from t5x_lite.data.batches import widths
 from t5x_lite.data.building import open_or_build
 from t5x_lite.data.corpora import documents
+from t5x_lite.data.pairs import origin
 from t5x_lite.data.store import Store
 from t5x_lite.data.vocabularies import Vocabulary
 from t5x_lite.data.vocabularies import load as load_vocabulary
@@ -23,20 +28,23 @@ __all__ = [
   'Vocabulary',
   'check',
   'documents',
+  'examples',
   'feature_lengths',
   'load_vocabulary',
   'open_or_build',
+  'origin',
   'prefetch',
   'tasks',
   'train_vocabulary',
+  'widths',
 ]
 
 
-def train_vocabulary(data, path, size, **options):
+def train_vocabulary(run, path, size, **options):
   """Trains a SentencePiece vocabulary on what a corpus trains on.
 
   Args:
-    data: specs.Data; its corpus and its held-out share count.
+    run: specs.Run; its corpus and its held-out share count.
     path: where the .model goes.
     size: ids altogether, sentinels included.
     **options: as `vocabulary_training.train_sentencepiece`.
@@ -44,5 +52,11 @@ def train_vocabulary(data, path, size, **options):
   Returns:
     The Vocabulary.
   """
-  texts = (text for split, text in corpora.documents(data) if split == 'train')
+  texts = (
+    pairs.texts(run)
+    if pairs.learns(run)
+    else (
+      text for split, text in corpora.documents(run.data) if split == 'train'
+    )
+  )
   return vocabulary_training.train_sentencepiece(texts, size, path, **options)

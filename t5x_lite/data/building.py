@@ -1,6 +1,7 @@
 """Tokenises a corpus into a store, once."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -100,20 +101,20 @@ class _ArrayWriter:
 
 
 class _SplitWriter:
-  """Appends documents to one split."""
+  """Appends documents, or pairs, to one split."""
 
-  def __init__(self, folder, vocabulary):
+  def __init__(self, folder, vocabulary, encode, starts):
     folder.mkdir()
-    self._vocabulary = vocabulary
+    self._vocabulary, self._encode, self._name = vocabulary, encode, starts
     self._tokens = _ArrayWriter(
       folder, 'tokens', '<u2' if vocabulary.size <= 1 << 16 else '<u4'
     )
-    self._documents = _ArrayWriter(folder, 'documents', '<i8')
+    self._starts = _ArrayWriter(folder, starts, '<i8')
     self.length = self.unknown = 0
 
-  def append(self, texts):
-    documents = self._vocabulary.encode_batch(texts)
-    tokens = np.concatenate(documents)
+  def append(self, items):
+    rows = self._encode(items)
+    tokens = np.concatenate(rows)
     if tokens.size and (
       tokens.min() < 0 or tokens.max() >= self._vocabulary.size
     ):
@@ -122,10 +123,10 @@ class _SplitWriter:
         got=f'{tokens.min()} to {tokens.max()}',
         expected=f'0 to {self._vocabulary.size - 1}',
       )
-    ends = np.cumsum([len(document) for document in documents])
+    ends = np.cumsum([len(row) for row in rows])
     starts = self.length + np.concatenate([[0], ends[:-1]])
     self._tokens.append(tokens)
-    self._documents.append(starts)
+    self._starts.append(starts)
     self.length += len(tokens)
     self.unknown += int((tokens == self._vocabulary.unk_id).sum())
 
@@ -133,42 +134,46 @@ class _SplitWriter:
     return {
       'arrays': {
         'tokens': self._tokens.close(),
-        'documents': self._documents.close(),
+        self._name: self._starts.close(),
       },
       'unknown': self.unknown,
     }
 
 
-def write(folder, documents, vocabulary, manifest, progress=None):
+def write(folder, items, vocabulary, manifest, progress=None, encode=None):
   """Writes a store into an existing empty folder, its manifest last.
 
   Args:
     folder: a local folder.
-    documents: iterable of (split, text).
+    items: iterable of (split, text), or of (split, pair).
     vocabulary: the vocabulary.
     manifest: function of no arguments, called at the end: the rest of the
       manifest.
     progress: called now and then with the number of tokens so far.
+    encode: of pairs, from some to rows of tokens, inputs and targets in turn.
 
   Raises:
-    errors.DataError: the tokenizer gave an unknown id, or what `documents`
-      raises.
+    errors.DataError: the tokenizer gave an unknown id, or what `items` raises.
   """
   folder = storage.path(folder)
-  writers, texts, size = {}, {}, 0
+  starts = 'documents' if encode is None else 'pairs'
+  encode = encode or vocabulary.encode_batch
+  writers, waiting, size = {}, {}, 0
 
   def flush():
-    for split, batch in texts.items():
+    for split, batch in waiting.items():
       if split not in writers:
-        writers[split] = _SplitWriter(folder / split, vocabulary)
+        writers[split] = _SplitWriter(
+          folder / split, vocabulary, encode, starts
+        )
       writers[split].append(batch)
-    texts.clear()
+    waiting.clear()
     if progress:
       progress(sum(writer.length for writer in writers.values()))
 
-  for split, text in documents:
-    texts.setdefault(split, []).append(text)
-    size += len(text)
+  for split, item in items:
+    waiting.setdefault(split, []).append(item)
+    size += len(item) if isinstance(item, str) else sum(map(len, item))
     if size >= _BATCH:
       flush()
       size = 0
@@ -191,7 +196,7 @@ def _fingerprint(identity, vocabulary, held_out):
   return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def open_or_build(data, vocabulary, progress=None):
+def open_or_build(data, vocabulary, progress=None, origin=None):
   """The store of a corpus, made if there is none yet.
 
   It lies in `Data.store`, else in the user's cache, under a name that contains
@@ -203,6 +208,7 @@ def open_or_build(data, vocabulary, progress=None):
     vocabulary: the vocabulary.
     progress: called while a store is made, with the tokens so far and the share
       of the corpus that is read, or None where its size is not known.
+    origin: of pairs, as of `pairs.origin`; None: the corpus is text.
 
   Returns:
     A Store.
@@ -210,7 +216,7 @@ def open_or_build(data, vocabulary, progress=None):
   Raises:
     errors.DataError: the corpus is missing or broken, or the store damaged.
   """
-  corpus = corpora.find(data)
+  corpus = origin or corpora.Texts(data)
   identity = corpus.identity()
   held_out = 0.0 if 'validation' in corpus.splits else data.held_out
   fingerprint = _fingerprint(identity, vocabulary, held_out)
@@ -263,7 +269,7 @@ def _build(folder, data, vocabulary, corpus, identity, fingerprint, progress):
   def manifest():
     if corpus.identity() != identity:
       raise errors.DataError(
-        'corpus changed while it was read', where=data.corpus
+        'corpus changed while it was read', where=data.corpus or data.task
       )
     return {
       'fingerprint': fingerprint,
@@ -281,10 +287,12 @@ def _build(folder, data, vocabulary, corpus, identity, fingerprint, progress):
     with storage.publish(folder) as scratch:
       write(
         scratch,
-        corpora.documents(data, report),
+        corpus.examples(report),
         vocabulary,
         manifest,
         show if progress else None,
+        corpus.encode
+        and functools.partial(corpus.encode, vocabulary=vocabulary),
       )
   except (OSError, errors.StorageError) as e:
     # Somebody else may have been faster with the same.

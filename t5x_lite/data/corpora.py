@@ -161,30 +161,28 @@ def _hash64(text):
   return int.from_bytes(digest, 'big')
 
 
-def hold_out(texts, share):
-  """(split, text) of each text; equal texts are on the same side.
+def hold_out(texts, share, key=str):
+  """(split, text) of each text; texts of equal keys are on the same side.
 
   A text is held out if its hash is below that share of all hashes. Should none
   be, the one of the lowest hash is: it waits until a lower one comes along.
   """
   limit = int(share * 2**64)
-  lowest, waiting, copies = 2**64 if limit else 0, None, 0
+  lowest, waiting = 2**64 if limit else 0, []
   for text in texts:
-    hashed = _hash64(text)
-    if hashed == lowest and waiting is not None:
-      copies += 1
+    hashed = _hash64(key(text))
+    if hashed == lowest and waiting:
+      waiting.append(text)
     elif hashed < max(limit, lowest):
-      for _ in range(copies):
-        yield 'train', waiting
+      yield from (('train', one) for one in waiting)
       if hashed < limit:
-        lowest, waiting, copies = 0, None, 0  # enough are held out
+        lowest, waiting = 0, []  # enough are held out
         yield 'validation', text
       else:
-        lowest, waiting, copies = hashed, text, 1
+        lowest, waiting = hashed, [text]
     else:
       yield 'train', text
-  for _ in range(copies):
-    yield 'validation', waiting
+  yield from (('validation', one) for one in waiting)
 
 
 def documents(data, report=None):
@@ -230,3 +228,19 @@ def documents(data, report=None):
       fix='part the text more finely, by --gin.Data.document=line or '
       'paragraph, or hold nothing out, by --gin.Data.held_out=0',
     )
+
+
+class Texts:
+  """The documents of a corpus, for `building`; `pairs.Lines` is of pairs."""
+
+  encode = None  # they are texts, for the vocabulary
+
+  def __init__(self, data):
+    """Finds what specs.Data names; see `find`."""
+    self._data, corpus = data, find(data)
+    self.name, self.splits = corpus.name, corpus.splits
+    self.identity, self.num_bytes = corpus.identity, corpus.num_bytes
+
+  def examples(self, report):
+    """(split, text) of each document."""
+    return documents(self._data, report)

@@ -194,12 +194,50 @@ class Files:
       str.
     """
     current, kept = None, []
-    for run in self._runs(split):
-      file = run['file'].decode()
+    for file, place, text in self._lines(split, report):
       if file != current:
         yield from _joined(kept)
         current, kept = file, []
         is_json = JSON.search(file)
+      if is_json:
+        if text.strip():
+          record = _json_record(text, place, self.field)
+          text = _json_text(record, place, self.field, report)
+      elif self.document == 'file':
+        kept.append(text)
+        continue
+      elif self.document == 'paragraph':
+        if text.strip():
+          kept.append(text)
+        else:
+          yield from _joined(kept)
+          kept = []
+        continue
+      if text.strip():
+        yield text
+      else:
+        report.blank += 1
+    yield from _joined(kept)
+
+  def records(self, split, fields, report):
+    """The texts in some fields of each JSON line, tuples of str, in order.
+
+    Args:
+      split: one of `splits`.
+      fields: their names.
+      report: a Report that is added to.
+    """
+    for _, place, text in self._lines(split, report):
+      if text.strip():
+        record = _json_record(text, place, '": "...", "'.join(fields))
+        yield tuple(_json_text(record, place, x, report) for x in fields)
+      else:
+        report.blank += 1
+
+  def _lines(self, split, report):
+    """(file, function that says where, text) of each line."""
+    for run in self._runs(split):
+      file = run['file'].decode()
       for number, line in enumerate(run['text'], int(run['line'])):
 
         def place(file=file, number=number):
@@ -213,25 +251,7 @@ class Files:
             fix='convert it: iconv -f UTF-16 -t UTF-8',
           )
         text = _decode(line, place, report)
-        if number == 1:
-          text = text.removeprefix('\ufeff')
-        if is_json:
-          text = text.strip() and _json_text(text, place, self.field, report)
-        elif self.document == 'file':
-          kept.append(text)
-          continue
-        elif self.document == 'paragraph':
-          if text.strip():
-            kept.append(text)
-          else:
-            yield from _joined(kept)
-            kept = []
-          continue
-        if text.strip():
-          yield text
-        else:
-          report.blank += 1
-    yield from _joined(kept)
+        yield file, place, text.removeprefix('\ufeff') if number == 1 else text
 
 
 def _joined(lines):
@@ -241,8 +261,8 @@ def _joined(lines):
     yield text
 
 
-def _json_text(line, place, field, report):
-  """The text of one JSON line."""
+def _json_record(line, place, field):
+  """One JSON line, an object."""
   try:
     record = json.loads(line)
   except (ValueError, RecursionError) as e:
@@ -256,6 +276,11 @@ def _json_text(line, place, field, report):
       got=type(record).__name__,
       expected=f'{{"{field}": "..."}}',
     )
+  return record
+
+
+def _json_text(record, place, field, report):
+  """The text in one field of a JSON line."""
   if not isinstance(text := record.get(field), str):
     names = ', '.join(map(repr, list(record)[:9])) or 'none'
     raise errors.DataError(
@@ -265,7 +290,8 @@ def _json_text(line, place, field, report):
       if field in record
       else f'fields {names}',
       expected='a string',
-      fix='name the field that holds the text: --gin.Data.field=...',
+      fix='name the field that holds the text: --gin.Data.field=..., or, of '
+      'pairs, --gin.Data.pair=INPUTS,TARGETS',
     )
   try:
     text.encode()

@@ -8,8 +8,9 @@ A store is a folder that is complete or absent:
 An array is a sequence of little-endian numbers in records of 4,096; only the
 last record of a shard may be shorter. `tokens` holds the documents of a split
 end to end with nothing between them, as T5 reads them (EOS comes with the
-corruption); `documents` holds where each of them starts. Other arrays may join
-them. Reading needs no TensorFlow.
+corruption); `documents` holds where each of them starts. Of pairs, `tokens`
+holds inputs and targets in turn, each with its EOS, and `pairs` where each of
+these starts. Reading needs no TensorFlow.
 """
 
 import hashlib
@@ -34,12 +35,16 @@ def sha256(path):
 
 
 class Array:
-  """A stored sequence of numbers."""
+  """A stored sequence of numbers.
+
+  Attributes:
+    block: how many of them lie in a record.
+  """
 
   def __init__(self, folder, entry):
     """Opens an array by its part of the manifest; checks the files' sizes."""
     self._folder, self._shards = folder, entry['shards']
-    self._dtype, self._block = np.dtype(entry['dtype']), entry['block']
+    self._dtype, self.block = np.dtype(entry['dtype']), entry['block']
     lengths = [shard['length'] for shard in self._shards]
     self._starts = np.cumsum([0, *lengths])
     self._readers = {}
@@ -73,8 +78,8 @@ class Array:
       while at < end:
         shard = int(np.searchsorted(self._starts, at, 'right')) - 1
         first = int(self._starts[shard])
-        record, offset = divmod(at - first, self._block)
-        stop = min(end, at - offset + self._block, int(self._starts[shard + 1]))
+        record, offset = divmod(at - first, self.block)
+        stop = min(end, at - offset + self.block, int(self._starts[shard + 1]))
         pieces.append((row, at - start, shard, record, offset, stop - at))
         records.setdefault(shard, set()).add(record)
         at = stop
@@ -131,12 +136,11 @@ def _broken(path, got, expected, store=None):
   )
 
 
-class Tokens:
+class _Split:
   """The tokens of one split.
 
   Attributes:
     num_tokens: how many.
-    num_documents: of how many documents, one behind the other.
     unknown: how many of them are the unknown piece.
   """
 
@@ -145,12 +149,23 @@ class Tokens:
       name: Array(folder, array) for name, array in entry['arrays'].items()
     }
     self.num_tokens = len(self.arrays['tokens'])
-    self.num_documents = len(self.arrays['documents'])
     self.unknown = entry['unknown']
 
   def rows(self, starts_B, length):
     """Stretches of tokens, int32 [B, length], zero past the end."""
     return self.arrays['tokens'].read(starts_B, length).astype(np.int32)
+
+
+class Tokens(_Split):
+  """Documents, one behind the other.
+
+  Attributes:
+    num_documents: how many.
+  """
+
+  def __init__(self, folder, entry):
+    super().__init__(folder, entry)
+    self.num_documents = len(self.arrays['documents'])
 
   def document(self, i):
     """The tokens of document `i`, int32 [L]."""
@@ -158,6 +173,54 @@ class Tokens:
     if i + 1 == self.num_documents:
       end = self.num_tokens
     return self.rows([start], end - start)[0]
+
+
+class Pairs(_Split):
+  """Inputs and targets.
+
+  Attributes:
+    num_pairs: how many.
+  """
+
+  def __init__(self, folder, entry):
+    super().__init__(folder, entry)
+    self.num_pairs = len(self.arrays['pairs']) // 2
+
+  def bounds(self, index_B):
+    """Where inputs start, targets start and targets end, int64 [B, 3]."""
+    index_B = np.asarray(index_B)
+    bounds_B3 = self.arrays['pairs'].read(2 * index_B, 3)
+    bounds_B3[index_B == self.num_pairs - 1, 2] = self.num_tokens
+    return bounds_B3
+
+  def lengths(self):
+    """Tokens of inputs and of targets of every pair, int64 [N, 2]."""
+    [starts] = self.arrays['pairs'].read([0], 2 * self.num_pairs)
+    return np.diff(starts, append=self.num_tokens).reshape(-1, 2)
+
+  def pairs(self, index_B, widths):
+    """Inputs and targets; longer ones lose what is before their last token.
+
+    That is EOS, as T5's `append_eos_after_trim` keeps it.
+
+    Args:
+      index_B: which pairs.
+      widths: tokens of inputs and targets, at most.
+
+    Returns:
+      inputs int32 [B, widths[0]], their lengths [B], targets int32
+      [B, widths[1]], their lengths [B].
+    """
+    bounds_B3, found = self.bounds(index_B), []
+    for side, width in enumerate(widths):
+      start_B, end_B = bounds_B3[:, side], bounds_B3[:, side + 1]
+      length_B = np.minimum(end_B - start_B, width)
+      rows_BL = self.rows(start_B, width)
+      rows_BL[np.arange(width) >= length_B[:, None]] = 0
+      cut_B = end_B - start_B > width
+      rows_BL[cut_B, -1] = self.rows(end_B[cut_B] - 1, 1)[:, 0]
+      found += [rows_BL, length_B.astype(np.int32)]
+    return found
 
 
 class Store:
@@ -188,7 +251,8 @@ class Store:
       self._splits = {}
       for name, entry in self.manifest['splits'].items():
         _check_name(name)
-        self._splits[name] = Tokens(self.folder / name, entry)
+        kind = Pairs if 'pairs' in entry['arrays'] else Tokens
+        self._splits[name] = kind(self.folder / name, entry)
     except (OSError, ValueError, KeyError, TypeError) as e:
       raise _broken(file, repr(e)[:120], 'a manifest', self.folder) from e
 
@@ -215,6 +279,16 @@ class Store:
     for tokens in self._splits.values():
       for array in tokens.arrays.values():
         array.verify()
+
+  def content(self):
+    """A digest of all the tokens, by those of their files."""
+    digests = sorted(
+      shard['sha256']
+      for entry in self.manifest['splits'].values()
+      for array in entry['arrays'].values()
+      for shard in array['shards']
+    )
+    return hashlib.sha256(''.join(digests).encode()).hexdigest()
 
   def notes(self):
     """Sentences on what reading the corpus met that a user should know."""

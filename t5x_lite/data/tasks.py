@@ -85,7 +85,7 @@ class Task:
     """
     self.name, self.lengths = task.name, lengths
     self._task, self._split = task, split
-    _check_features(task, vocabulary)
+    check_features(task, vocabulary)
     self._metrics = task_metrics.of(task)
     self.predicts = any(kind == 'PREDICTION' for kind, _ in self._metrics)
     self.examples = _read(task, split, lengths, limit)
@@ -122,24 +122,25 @@ class Task:
       'lengths': {name: self.lengths[name] for name in ('inputs', 'targets')},
     }
 
-  def batch(self, places, inputs, targets, start_id):
-    """Examples as the batch contract; a place past the last is left empty.
+  def batch(self, model, places, inputs, targets, start_id):
+    """Examples as a model reads them; a place past the last is left empty.
 
     Args:
+      model: specs.Transformer.
       places: of the examples.
       inputs: tokens of a row of inputs, and
       targets: of targets.
       start_id: what the decoder reads first.
     """
     nothing = {'inputs': (), 'targets': ()}
-    rows = [
+    found = [
       self.examples[n] if n < len(self.examples) else nothing for n in places
     ]
-    return features.encoder_decoder(
-      *features.pad_rows([row['inputs'] for row in rows], inputs),
-      *features.pad_rows([row['targets'] for row in rows], targets),
-      start_id,
+    rows = (
+      *features.pad_rows([row['inputs'] for row in found], inputs),
+      *features.pad_rows([row['targets'] for row in found], targets),
     )
+    return features.of_stack(model, rows, start_id)
 
   def measure(self, predictions_NL, scores_N):
     """What its own metrics say.
@@ -212,14 +213,21 @@ def load(spec, lengths, vocabulary, limit=None, say=print):
       choices=('inputs', 'targets'),
       expected='inputs, targets',
     )
+  for name in ('inputs', 'targets'):
+    if name not in lengths:
+      raise errors.ConfigError(
+        f"Evaluation.lengths lacks '{name}', which tasks have",
+        got=f'{lengths}',
+        fix=f'--gin.Evaluation.lengths="{lengths | {name: 128}}"',
+      )
   seqio, _ = sources.libraries()
   wanted, mixtures = {}, {}
   for name in spec.tasks:
-    found = _find(name)
+    found = find(name, 'Evaluation.tasks')
     parts = seqio.get_subtasks(found)
-    chosen = [task for task in parts if spec.split in _splits(task)]
+    chosen = [task for task in parts if spec.split in splits(task)]
     if not chosen:
-      there = sorted({split for task in parts for split in _splits(task)})
+      there = sorted({split for task in parts for split in splits(task)})
       raise errors.ConfigError(
         'task has no such split',
         where=name,
@@ -245,14 +253,14 @@ def load(spec, lengths, vocabulary, limit=None, say=print):
   return tasks, mixtures
 
 
-def _find(name):
-  """The registered task or mixture of a name."""
+def find(name, where):
+  """The registered task or mixture of a name, which a setting gives."""
   seqio, _ = sources.libraries()
   known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
   if name not in known:
     raise errors.ConfigError(
       'no such task or mixture',
-      where='Evaluation.tasks',
+      where=where,
       got=name,
       choices=known,
       fix='--task_module=MODULE runs the Python module that registers it'
@@ -268,14 +276,15 @@ def _find(name):
   return seqio.get_mixture_or_task(name)
 
 
-def _splits(task):
+def splits(task):
+  """The names of a task's splits."""
   try:
     return tuple(task.splits)
   except Exception as e:  # a dataset that is not on this machine, for one
-    raise _unreadable(task, e) from e
+    raise unreadable(task, e) from e
 
 
-def _check_features(task, vocabulary):
+def check_features(task, vocabulary):
   """Refuses a task that this model can't read or say."""
   for name in ('inputs', 'targets'):
     feature = task.output_features.get(name)
@@ -319,8 +328,8 @@ def _their_ids(vocabulary):
     return None  # it passes on what it is given
 
 
-def _read(task, split, lengths, limit):
-  """The examples of a split, in order, the same each time."""
+def read(task, split, lengths, limit=None):
+  """Yields the examples of a split as SeqIO makes them, the same each time."""
   try:
     dataset = task.get_dataset(
       sequence_length=lengths,
@@ -331,9 +340,14 @@ def _read(task, split, lengths, limit):
       trim_output_features=False,
     )
     dataset = dataset if limit is None else dataset.take(limit)
-    examples = list(dataset.as_numpy_iterator())
+    yield from dataset.as_numpy_iterator()
   except Exception as e:  # sources and preprocessors raise what they like
-    raise _unreadable(task, e) from e
+    raise unreadable(task, e) from e
+
+
+def _read(task, split, lengths, limit):
+  """The examples of a split, in order, the same each time."""
+  examples = list(read(task, split, lengths, limit))
   if not examples:
     raise errors.DataError(
       f"split '{split}' of a task has no example", where=task.name
@@ -341,7 +355,8 @@ def _read(task, split, lengths, limit):
   return examples
 
 
-def _unreadable(task, error):
+def unreadable(task, error):
+  """What stopped the reading of a task, as a DataError."""
   lines = str(error).strip().splitlines() or ['']
   if lines[0] == 'in user code:':  # a traceback that TensorFlow made of it
     lines = lines[-1:]

@@ -1,7 +1,8 @@
 """The layer that every stack repeats."""
 
+import functools
+
 from flax import nnx
-import jax
 
 from t5x_lite import partitioning
 from t5x_lite.nn import attention
@@ -12,70 +13,78 @@ from t5x_lite.nn import positions
 class Layer(nnx.Module):
   """Self-attention, attention to an encoder if `cross`, and feed-forward.
 
-  Each is added to the stream after a norm of its input (pre-norm).
+  What they find is added to the stream. They read a norm of it ('pre'), or it
+  is normed when they have added to it ('post'), or they read a norm and what
+  they find is normed too ('both').
   """
 
-  def __init__(self, rngs, spec, cross):
+  def __init__(self, rngs, spec, cross, depth):
     self.spec, self.cross = spec, cross
-    if spec.position and spec.position.per_layer:
-      self.position = positions.POSITIONS[type(spec.position)](
-        rngs, spec.position, spec.num_heads, bidirectional=not cross
-      )
-    self.attention_norm = modules.RMSNorm(rngs, spec.embed_dim)
-    self.attention = attention.Attention(rngs, spec)
-    if cross:
-      self.cross_attention_norm = modules.RMSNorm(rngs, spec.embed_dim)
-      self.cross_attention = attention.Attention(rngs, spec)
-    self.mlp_norm = modules.RMSNorm(rngs, spec.embed_dim)
-    self.mlp = modules.Mlp(rngs, spec)
+    if positions.is_per_layer(spec):
+      self.position = positions.make(rngs, spec)
+    parts = {
+      'attention': attention.Attention,
+      'cross_attention': attention.Attention if cross else None,
+      'mlp': modules.Mlp,
+    }
+    for name, part in parts.items():
+      if part:
+        setattr(self, name, part(rngs, spec, depth))
+        setattr(self, f'{name}_norm', modules.Norm(rngs, spec))
+        if spec.norm_place == 'both':
+          setattr(self, f'{name}_out_norm', modules.Norm(rngs, spec))
 
-  def __call__(self, x_BQE, mask_BQK, bias_HQK, encoder, keys_B, cache):
+  def __call__(self, x_BQE, mask, position, encoder, keys_B, layer, cache):
     """One layer.
 
     Args:
       x_BQE: the stream.
-      mask_BQK: which tokens of the own sequence are seen.
-      bias_HQK: position bias of the whole stack, or None.
-      encoder: None, or (encoded_BKE or its keys and values, mask_BQK).
+      mask: masks.Mask of the own sequence.
+      position: (bias, rotate) of the whole stack, each may be None.
+      encoder: None, or (encoded_BKE or its keys and values, masks.Mask).
       keys_B: dropout keys, or None.
-      cache: None, or (keys_BKHD, values_BKHD, index): what was decoded so
-        far, to which the Q new tokens are added at `index`.
+      layer: its number.
+      cache: None, or the attention.Cache of what was decoded so far.
 
     Returns:
-      The stream, and the cache's keys and values with the new tokens.
+      The stream; keys and values of the new tokens; the cache with them.
     """
+    place, rate = self.spec.norm_place, self.spec.dropout
+    shared = self.spec.dropout_kind == 't5'
 
     def key(n):
-      return None if keys_B is None else modules.fold_in(keys_B, n)
+      return modules.fold_in(keys_B, n)
 
-    def add(x_BQE, y_BQE, site):
-      y_BQE = modules.dropout(y_BQE, self.spec.dropout, key(0), site)
-      return partitioning.constrain(x_BQE + y_BQE, ('batch', 'length', 'embed'))
+    def add(x_BQE, name, find, site):
+      norm = getattr(self, f'{name}_norm')
+      y_BQE = find(norm(x_BQE) if place != 'post' else x_BQE)
+      if place == 'both':
+        y_BQE = getattr(self, f'{name}_out_norm')(y_BQE)
+      y_BQE = modules.dropout(y_BQE, rate, key(0), site, shared)
+      x_BQE = x_BQE + y_BQE
+      x_BQE = norm(x_BQE) if place == 'post' else x_BQE
+      return partitioning.constrain(x_BQE, ('batch', 'length', 'embed'))
 
-    if self.spec.position and self.spec.position.per_layer:
-      first = 0 if cache is None else cache[2]
-      bias_HQK = self.position(*mask_BQK.shape[1:], first)
+    bias, rotate = position
+    if positions.is_per_layer(self.spec):
+      bias = self.position.bias(mask)
+    new = None
 
-    y_BQE = self.attention_norm(x_BQE)
-    keys_values = self.attention.keys_values(y_BQE)
-    if cache is not None:
-      *old, index = cache
-      keys_values = tuple(
-        jax.lax.dynamic_update_slice_in_dim(a, b.astype(a.dtype), index, axis=1)
-        for a, b in zip(old, keys_values)
-      )
-    y_BQE = self.attention(y_BQE, keys_values, mask_BQK, bias_HQK, key(1))
-    x_BQE = add(x_BQE, y_BQE, site=0)
+    def attend(y_BQE):
+      nonlocal new, cache
+      new = keys_values = self.attention.keys_values(y_BQE, rotate)
+      if cache is not None:
+        cache, keys_values = cache.add(layer, *new)
+      return self.attention(y_BQE, keys_values, mask, bias, key(1), rotate)
 
-    if self.cross:
-      memory, cross_mask_BQK = encoder
+    def look(y_BQE):
+      memory, cross_mask = encoder
       if not isinstance(memory, tuple):
         memory = self.cross_attention.keys_values(memory)
-      y_BQE = self.cross_attention(
-        self.cross_attention_norm(x_BQE), memory, cross_mask_BQK, None, key(2)
-      )
-      x_BQE = add(x_BQE, y_BQE, site=1)
+      return self.cross_attention(y_BQE, memory, cross_mask, None, key(2))
 
-    y_BQE = self.mlp(self.mlp_norm(x_BQE), key(3))
-    x_BQE = add(x_BQE, y_BQE, site=2)
-    return x_BQE, keys_values if cache is not None else None
+    x_BQE = add(x_BQE, 'attention', attend, site=0)
+    if encoder is not None:
+      x_BQE = add(x_BQE, 'cross_attention', look, site=1)
+    mlp = functools.partial(self.mlp, keys_B=key(3))
+    return add(x_BQE, 'mlp', mlp, site=2), new, cache

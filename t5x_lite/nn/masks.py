@@ -1,17 +1,77 @@
-"""Which tokens may see which: booleans [B, Q, K], true where seen."""
+"""Which tokens may see which."""
 
+import dataclasses
+import functools
+
+import jax
 import jax.numpy as jnp
 
 
-def same_segment(query_segments_BQ, key_segments_BK):
-  """Tokens of one packed example see each other; padding sees padding."""
-  return query_segments_BQ[:, :, None] == key_segments_BK[:, None, :]
+@functools.partial(
+  jax.tree_util.register_dataclass,
+  data_fields=['query_segments_BQ', 'key_segments_BK', 'first', 'prefix'],
+  meta_fields=['causal', 'window'],
+)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mask:
+  """The rules by which a query sees a key; a matrix only when asked for.
 
-
-def causal(query_length, key_length, first_query=0):
-  """A token sees itself and what is before it: [1, Q, K].
-
-  `first_query` is the position of the first query among the keys.
+  Attributes:
+    query_segments_BQ: the packed example that a token is of; 0 is padding.
+    key_segments_BK: the same of the keys. Tokens of one example see each other,
+      and padding sees padding, so that every query sees something.
+    causal: whether keys after a query are hidden.
+    window: how many tokens, itself included, a query sees in each direction;
+      0 for all.
+    first: place of the first query among the keys.
+    prefix: None, or (query_BQ, key_BK): true for tokens that see each other
+      whatever comes first.
   """
-  query_Q = jnp.arange(query_length) + first_query
-  return (jnp.arange(key_length)[None, :] <= query_Q[:, None])[None]
+
+  query_segments_BQ: jax.Array
+  key_segments_BK: jax.Array
+  causal: bool = False
+  window: int = 0
+  first: int | jax.Array = 0
+  prefix: tuple[jax.Array, jax.Array] | None = None
+
+  @property
+  def shape(self):
+    """Queries and keys."""
+    return self.query_segments_BQ.shape[1], self.key_segments_BK.shape[1]
+
+  def matrix(self):
+    """Booleans [B, Q, K], true where a query sees a key."""
+    q, k = self.shape
+    query_Q, key_K = jnp.arange(q) + self.first, jnp.arange(k)
+    after_QK = key_K[None, :] - query_Q[:, None]
+    seen_BQK = (
+      self.query_segments_BQ[:, :, None] == self.key_segments_BK[:, None, :]
+    )
+    if self.causal:
+      past_BQK = (after_QK <= 0)[None]
+      if self.prefix:
+        query_BQ, key_BK = self.prefix
+        past_BQK |= query_BQ[:, :, None] & key_BK[:, None, :]
+      seen_BQK &= past_BQK
+    if self.window:
+      seen_BQK &= (jnp.abs(after_QK) < self.window)[None]
+    return seen_BQK
+
+
+def within(segments_BL, causal=False, prefix_BL=None):
+  """The mask of a sequence that attends to itself.
+
+  Args:
+    segments_BL: the packed example of each token; 0 is padding.
+    causal: whether later tokens are hidden.
+    prefix_BL: None, or above 0 for tokens that see each other both ways.
+  """
+  if prefix_BL is not None:
+    prefix_BL = prefix_BL > 0
+  return Mask(
+    query_segments_BQ=segments_BL,
+    key_segments_BK=segments_BL,
+    causal=causal,
+    prefix=None if prefix_BL is None else (prefix_BL, prefix_BL),
+  )

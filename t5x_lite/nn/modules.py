@@ -8,27 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from t5x_lite import partitioning
+from t5x_lite import specs
+from t5x_lite.nn import initializers
 
 
 def at_least_float32(dtype):
   """float32 for narrower types; float64 stays."""
   return dtype if jnp.finfo(dtype).bits >= 32 else jnp.dtype(jnp.float32)
-
-
-def normal(std):
-  return jax.nn.initializers.normal(std)
-
-
-def uniform(limit):
-  return lambda key, shape, dtype: jax.random.uniform(
-    key, shape, dtype, -limit, limit
-  )
-
-
-def truncated_normal(std):
-  """A normal cut at two deviations and widened to keep its deviation."""
-  cut = 0.87962566103423978  # the deviation of a unit normal so cut
-  return jax.nn.initializers.truncated_normal(std / cut)
 
 
 def param(rngs, shape, axes, init):
@@ -75,46 +61,87 @@ einsum.defvjp(_einsum_forward, _einsum_backward)
 class Dense(nnx.Module):
   """A linear map written as an einsum, such as 'BLE,EHD->BLHD'."""
 
-  def __init__(self, rngs, equation, shape, axes, init):
+  def __init__(self, rngs, spec, role, equation, sizes, depth=1):
+    """Makes a kernel, and a bias where the spec has them.
+
+    Args:
+      rngs: where the key comes from.
+      spec: specs.Transformer.
+      role: and `depth`, as of initializers.weights.
+      equation: of input, kernel and output.
+      sizes: of the kernel's axes by their logical names, in its order.
+      depth: see `role`.
+    """
     self.equation = equation
-    self.kernel = param(rngs, shape, axes, init)
+    read, kernel = equation.split('->')[0].split(',')
+    summed = [letter in read for letter in kernel]
+    inputs = math.prod(n for n, s in zip(sizes.values(), summed) if s)
+    left = {name: n for (name, n), s in zip(sizes.items(), summed) if not s}
+    init = initializers.weights(
+      spec, role, inputs, math.prod(left.values()), depth
+    )
+    self.kernel = param(rngs, tuple(sizes.values()), tuple(sizes), init)
+    self.has_bias = spec.bias and role != 'logits'
+    if self.has_bias:
+      shape = tuple(left.values())
+      self.bias = param(rngs, shape, tuple(left), initializers.zeros)
 
   def __call__(self, x):
-    return einsum(self.equation, x, self.kernel[...].astype(x.dtype))
+    y = einsum(self.equation, x, self.kernel[...].astype(x.dtype))
+    if self.has_bias:
+      y += jnp.expand_dims(self.bias[...].astype(y.dtype), (0, 1))
+    return y
 
 
-class RMSNorm(nnx.Module):
-  """x / rms(x) * scale, arXiv:1910.07467; the mean is taken in float32."""
+class Norm(nnx.Module):
+  """RMSNorm or LayerNorm, as the spec says; moments are taken in float32."""
 
-  def __init__(self, rngs, dim):
-    self.scale = param(rngs, (dim,), ('embed',), jax.nn.initializers.ones)
+  def __init__(self, rngs, spec):
+    self.spec, shape, axes = spec.norm, (spec.embed_dim,), ('embed',)
+    if self.spec.scale:
+      self.scale = param(rngs, shape, axes, initializers.ones)
+    if self.spec.bias:
+      self.bias = param(rngs, shape, axes, initializers.zeros)
 
   def __call__(self, x_BLE):
     wide = x_BLE.astype(at_least_float32(x_BLE.dtype))
+    if isinstance(self.spec, specs.LayerNorm):
+      wide -= jnp.mean(wide, axis=-1, keepdims=True)
     mean_square = jnp.mean(wide * wide, axis=-1, keepdims=True)
-    y_BLE = (wide * jax.lax.rsqrt(mean_square + 1e-6)).astype(x_BLE.dtype)
-    return y_BLE * self.scale[None, None].astype(x_BLE.dtype)
+    y_BLE = wide * jax.lax.rsqrt(mean_square + self.spec.epsilon)
+    y_BLE = y_BLE.astype(x_BLE.dtype)
+    if self.spec.scale:
+      y_BLE *= self.scale[None, None].astype(x_BLE.dtype)
+    if self.spec.bias:
+      y_BLE += self.bias[None, None].astype(x_BLE.dtype)
+    return y_BLE
 
 
 class Embed(nnx.Module):
   """A table of token vectors, which may also make the logits."""
 
-  def __init__(self, rngs, vocab_size, dim):
+  def __init__(self, rngs, spec, rows, axis='vocab'):
+    self.spec = spec
     self.embedding = param(
-      rngs, (vocab_size, dim), ('vocab', 'embed'), normal(1.0)
+      rngs,
+      (rows, spec.embed_dim),
+      (axis, 'embed'),
+      initializers.weights(spec, 'embedding', rows, spec.embed_dim),
     )
 
-  def __call__(self, ids_BL, dtype):
+  def __call__(self, ids_BL):
     # Each device looks up its share of the width: else XLA gathers the table.
     ids_BL = partitioning.constrain(ids_BL, ('rows', 'length'))
-    x_BLE = jnp.take(self.embedding[...], ids_BL, axis=0).astype(dtype)
+    x_BLE = jnp.take(self.embedding[...], ids_BL, axis=0)
+    x_BLE = x_BLE.astype(jnp.dtype(self.spec.dtype))
     x_BLE = partitioning.constrain(x_BLE, ('rows', 'length', 'embed'))
     return partitioning.constrain(x_BLE, ('batch', 'length', 'embed'))
 
   def logits(self, x_BLE):
-    """Tied logits, divided by sqrt(E): arXiv:1910.10683's released code."""
+    """Tied logits, divided by sqrt(E) in T5's released code."""
     x_BLE = x_BLE.astype(at_least_float32(x_BLE.dtype))
-    x_BLE = x_BLE / math.sqrt(x_BLE.shape[-1])
+    if self.spec.scale_logits:
+      x_BLE = x_BLE / math.sqrt(x_BLE.shape[-1])
     return einsum('BLE,VE->BLV', x_BLE, self.embedding[...])
 
 
@@ -129,25 +156,20 @@ ACTIVATIONS = {
 class Mlp(nnx.Module):
   """Feed-forward layer, gated or plain, arXiv:2002.05202."""
 
-  def __init__(self, rngs, spec):
+  def __init__(self, rngs, spec, depth):
+    """Makes the parameters; `depth` as of initializers.weights."""
     self.spec = spec
-
-    def dense(equation, shape, axes):
-      init = truncated_normal(1 / math.sqrt(shape[0]))
-      return Dense(rngs, equation, shape, axes, init)
+    e, f = {'embed': spec.embed_dim}, {'mlp': spec.mlp_dim}
 
     def up():
-      shape = spec.embed_dim, spec.mlp_dim
-      return dense('BLE,EF->BLF', shape, ('embed', 'mlp'))
+      return Dense(rngs, spec, 'mlp', 'BLE,EF->BLF', e | f)
 
     if spec.gated:
       self.wi_0 = up()
       self.wi_1 = up()
     else:
       self.wi = up()
-    self.wo = dense(
-      'BLF,FE->BLE', (spec.mlp_dim, spec.embed_dim), ('mlp', 'embed')
-    )
+    self.wo = Dense(rngs, spec, 'mlp', 'BLF,FE->BLE', f | e, depth)
 
   def __call__(self, x_BLE, keys_B):
     activation = ACTIVATIONS[self.spec.activation]
@@ -155,11 +177,16 @@ class Mlp(nnx.Module):
       h_BLF = activation(self.wi_0(x_BLE)) * self.wi_1(x_BLE)
     else:
       h_BLF = activation(self.wi(x_BLE))
-    h_BLF = dropout(h_BLF, self.spec.dropout, keys_B, site=0)
+    if self.spec.dropout_kind == 't5':
+      h_BLF = dropout(h_BLF, self.spec.dropout, keys_B, site=0)
     return self.wo(h_BLF)
 
 
-fold_in = jax.vmap(jax.random.fold_in, in_axes=(0, None))
+def fold_in(keys_B, n):
+  """Keys for one more purpose; None stays None."""
+  if keys_B is None:
+    return None
+  return jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys_B, n)
 
 
 def dropout(x, rate, keys_B, site, share_length=True):

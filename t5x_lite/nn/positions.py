@@ -1,5 +1,7 @@
 """Position schemes."""
 
+import dataclasses
+import functools
 import math
 
 from flax import nnx
@@ -8,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite import specs
+from t5x_lite.nn import initializers
 from t5x_lite.nn import modules
 
 
@@ -57,41 +60,184 @@ def bucket(relative, bidirectional, buckets, max_distance):
   return offset + jnp.minimum(distance, exact) + beyond
 
 
-class T5Bias(nnx.Module):
-  """A learned scalar for each head and bucket, added to attention logits."""
+@functools.partial(
+  jax.tree_util.register_dataclass,
+  data_fields=['values_HN'],
+  meta_fields=['queries'],
+)
+@dataclasses.dataclass(frozen=True)
+class Toeplitz:
+  """A bias of attention that depends on key minus query alone.
 
-  def __init__(self, rngs, spec, num_heads, bidirectional):
-    self.spec, self.bidirectional = spec, bidirectional
-    limit = math.sqrt(3 / ((num_heads + spec.buckets) / 2))
-    self.rel_embedding = modules.param(
-      rngs,
-      (num_heads, spec.buckets),
-      ('heads', 'buckets'),
-      modules.uniform(limit),
-    )
+  Attributes:
+    values_HN: one for each difference, from that of the last query and the
+      first key to that of the first query and the last key: N is Q + K - 1.
+    queries: Q.
+  """
 
-  def __call__(self, query_length, key_length, first_query=0):
-    """The bias [H, Q, K] of queries at first_query, first_query + 1, ...
+  values_HN: jax.Array
+  queries: int
 
-    It depends on key minus query alone, so one value is looked up for each
-    difference, and the rows of the result are that list shifted by one each:
-    a matrix of Q + K columns read with rows one shorter.
+  def matrix(self):
+    """The bias [H, Q, K].
+
+    Its rows are the list of values shifted by one each: a matrix of Q + K
+    columns read with rows one shorter.
     """
-    q, n = query_length, query_length + key_length - 1
-    relative = jnp.arange(n) - (q - 1) - first_query
-    places = bucket(
-      relative, self.bidirectional, self.spec.buckets, self.spec.max_distance
-    )
-    one_hot = jax.nn.one_hot(
-      places, self.spec.buckets, dtype=self.rel_embedding.dtype
-    )
-    values = jnp.einsum('HR,NR->HN', self.rel_embedding[...], one_hot)
-    heads = values.shape[0]
+    (heads, n), q = self.values_HN.shape, self.queries
     rows = jnp.broadcast_to(
-      jnp.pad(values, ((0, 0), (0, 1)))[:, None], (heads, q, n + 1)
+      jnp.pad(self.values_HN, ((0, 0), (0, 1)))[:, None], (heads, q, n + 1)
     )
     shifted = rows.reshape(heads, q * (n + 1))[:, : q * n].reshape(heads, q, n)
     return shifted[:, :, q - 1 :]
 
 
-POSITIONS = {specs.T5Bias: T5Bias}
+def differences(mask):
+  """Key minus query of each value of a Toeplitz bias for a mask, int [N]."""
+  q, k = mask.shape
+  return jnp.arange(q + k - 1) - (q - 1) - mask.first
+
+
+class NoPosition(nnx.Module):
+  """What a scheme may do to embeddings, to queries and keys, and to logits."""
+
+  def __init__(self, rngs, spec):
+    del rngs
+    self.spec = spec
+
+  def embed(self, x_BLE, positions_BL):
+    """The embedded tokens, with their positions where a scheme adds them."""
+    del positions_BL
+    return x_BLE
+
+  def rotation(self, positions_BL):
+    """A function of queries or keys [B, L, H, D], or None."""
+    del positions_BL
+
+  def bias(self, mask):
+    """A Toeplitz to add to the logits of self-attention, or None."""
+    del mask
+
+
+class Learned(NoPosition):
+  """A table of vectors added to the embeddings."""
+
+  def __init__(self, rngs, spec):
+    self.spec, length = spec, spec.position.length
+    self.embedding = modules.param(
+      rngs,
+      (length, spec.embed_dim),
+      ('positions', 'embed'),
+      initializers.weights(spec, 'embedding', length, spec.embed_dim),
+    )
+
+  def embed(self, x_BLE, positions_BL):
+    added_BLE = jnp.take(self.embedding[...], positions_BL, axis=0)
+    return x_BLE + added_BLE.astype(x_BLE.dtype)
+
+
+class Sinusoid(NoPosition):
+  """Sines in the first half of the width, cosines in the second.
+
+  arXiv:1706.03762 takes them by turns, which is a permutation of the width.
+  """
+
+  def embed(self, x_BLE, positions_BL):
+    wide = modules.at_least_float32(x_BLE.dtype)
+    half = x_BLE.shape[-1] // 2
+    period = self.spec.position.max_period
+    rates_R = jnp.asarray(period ** -(np.arange(half) / half), wide)
+    angles_BLR = positions_BL[..., None].astype(wide) * rates_R[None, None]
+    added_BLE = jnp.concatenate([jnp.sin(angles_BLR), jnp.cos(angles_BLR)], -1)
+    return x_BLE + added_BLE.astype(x_BLE.dtype)
+
+
+class Rope(NoPosition):
+  """Each pair of a query's and a key's values turned by its position.
+
+  Their product then depends on the difference of positions alone.
+  """
+
+  def rotation(self, positions_BL):
+    spec = self.spec.position
+    half = self.spec.head_dim // 2
+    wide = modules.at_least_float32(jnp.dtype(self.spec.dtype))
+    rates_R = jnp.asarray(spec.theta ** -(np.arange(half) / half), wide)
+    angles_BLR = positions_BL[..., None].astype(wide) * rates_R[None, None]
+    cos, sin = jnp.cos(angles_BLR)[:, :, None], jnp.sin(angles_BLR)[:, :, None]
+
+    def rotate(x_BLHD):
+      shape = (2, half) if spec.pairs == 'halves' else (half, 2)
+      axis = -2 if spec.pairs == 'halves' else -1
+      x = x_BLHD.astype(wide).reshape(*x_BLHD.shape[:-1], *shape)
+      a, b = (jnp.take(x, i, axis) for i in (0, 1))
+      turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis)
+      return turned.reshape(x_BLHD.shape).astype(x_BLHD.dtype)
+
+    return rotate
+
+
+def alibi_slopes(heads):
+  """The penalties of one token of distance: powers of 2^(-8/H).
+
+  Where the number of heads is no power of two, those of the next lower one and
+  then every other of twice as many: the released code of arXiv:2108.12409.
+  """
+  whole = 2 ** math.floor(math.log2(heads))
+  first = [2 ** (-8 * (n + 1) / whole) for n in range(whole)]
+  between = [2 ** (-4 * (n + 1) / whole) for n in range(0, 2 * whole, 2)]
+  return np.array(first + between[: heads - whole])
+
+
+class Alibi(NoPosition):
+  """Minus a head's slope times the distance, added to the logits."""
+
+  def bias(self, mask):
+    wide = modules.at_least_float32(jnp.dtype(self.spec.dtype))
+    slopes_H = jnp.asarray(alibi_slopes(self.spec.num_heads), wide)
+    distance_N = jnp.abs(differences(mask)).astype(wide)
+    return Toeplitz(-slopes_H[:, None] * distance_N[None], mask.shape[0])
+
+
+class T5Bias(NoPosition):
+  """A learned scalar for each head and bucket, added to attention logits."""
+
+  def __init__(self, rngs, spec):
+    self.spec = spec
+    heads, buckets = spec.num_heads, spec.position.buckets
+    self.rel_embedding = modules.param(
+      rngs,
+      (heads, buckets),
+      ('heads', 'buckets'),
+      initializers.uniform(math.sqrt(3 / ((heads + buckets) / 2))),
+    )
+
+  def bias(self, mask):
+    spec = self.spec.position
+    places_N = bucket(
+      differences(mask), not mask.causal, spec.buckets, spec.max_distance
+    )
+    table_HR = self.rel_embedding[...]
+    one_hot_NR = jax.nn.one_hot(places_N, spec.buckets, dtype=table_HR.dtype)
+    values_HN = jnp.einsum('HR,NR->HN', table_HR, one_hot_NR)
+    return Toeplitz(values_HN, mask.shape[0])
+
+
+POSITIONS = {
+  type(None): NoPosition,
+  specs.Learned: Learned,
+  specs.Sinusoid: Sinusoid,
+  specs.Rope: Rope,
+  specs.Alibi: Alibi,
+  specs.T5Bias: T5Bias,
+}
+
+
+def is_per_layer(spec):
+  """Whether each layer has a position table of its own."""
+  return getattr(spec.position, 'per_layer', False)
+
+
+def make(rngs, spec):
+  """The position scheme of a specs.Transformer."""
+  return POSITIONS[type(spec.position)](rngs, spec)

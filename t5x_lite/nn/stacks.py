@@ -1,5 +1,7 @@
 """A stack of layers, as a scan."""
 
+import dataclasses
+
 from flax import nnx
 import jax
 import jax.numpy as jnp
@@ -16,80 +18,110 @@ REMAT = {
 
 
 class Stack(nnx.Module):
-  """n equal layers and a final norm; a decoder if `cross`.
+  """n equal layers with what comes before and after them.
 
-  The layers' parameters are stacked and scanned over, whatever `unroll` says,
-  so there is one layout of checkpoints.
+  The layers' parameters are stacked and scanned over, whatever `windows` and
+  `unroll` say, so there is one layout of checkpoints.
   """
 
   def __init__(self, rngs, spec, num_layers, cross):
-    self.spec, self.num_layers, self.cross = spec, num_layers, cross
-    if spec.position and not spec.position.per_layer:
-      self.position = positions.POSITIONS[type(spec.position)](
-        rngs, spec.position, spec.num_heads, bidirectional=not cross
-      )
+    self.spec, self.num_layers = spec, num_layers
+    if not positions.is_per_layer(spec):
+      self.position = positions.make(rngs, spec)
+    if spec.embedding_norm:
+      self.embedding_norm = modules.Norm(rngs, spec)
+    depth = num_layers * (3 if cross else 2)
     self.layers = modules.stack(
-      lambda rngs: layers.Layer(rngs, spec, cross), num_layers, rngs
+      lambda rngs: layers.Layer(rngs, spec, cross, depth), num_layers, rngs
     )
-    self.final_norm = modules.RMSNorm(rngs, spec.embed_dim)
+    if spec.norm_place != 'post':
+      self.final_norm = modules.Norm(rngs, spec)
 
-  def __call__(self, x_BQE, mask_BQK, encoder=None, keys_B=None, cache=None):
+  def __call__(
+    self,
+    x_BQE,
+    positions_BQ,
+    mask,
+    encoder=None,
+    keys_B=None,
+    cache=None,
+    keep=False,
+  ):
     """The whole stack.
 
     Args:
       x_BQE: embedded tokens.
-      mask_BQK: which tokens of the own sequence are seen.
-      encoder: for a decoder, (encoded_BKE, mask_BQK), or with a cache
-        ((keys_NBKHD, values_NBKHD), mask_BQK) from `cross_keys_values`.
+      positions_BQ: of the tokens; schemes of differences ignore them.
+      mask: masks.Mask of the own sequence.
+      encoder: for a decoder of two stacks, (encoded_BKE, masks.Mask), or
+        ((keys_NBKGD, values_NBKGD), masks.Mask) from `cross_keys_values`.
       keys_B: dropout keys, or None.
-      cache: None, or (keys_NBKHD, values_NBKHD, index).
+      cache: None, or the attention.Cache of what was decoded so far.
+      keep: whether the keys and values are wanted.
 
     Returns:
-      The normed stream, and the cache's new keys and values or None.
+      The stream; (keys_NBQGD, values_NBQGD), or None; the cache with them.
     """
     spec = self.spec
+    position = None, None
+    if not positions.is_per_layer(spec):
+      x_BQE = self.position.embed(x_BQE, positions_BQ)
+      position = self.position.bias(mask), self.position.rotation(positions_BQ)
+    if spec.embedding_norm:
+      x_BQE = self.embedding_norm(x_BQE)
+    key, is_t5 = modules.fold_in(keys_B, 0), spec.dropout_kind == 't5'
+    x_BQE = modules.dropout(x_BQE, spec.dropout, key, 0, is_t5)
 
-    def key(n):
-      return None if keys_B is None else modules.fold_in(keys_B, n)
-
-    bias_HQK = None
-    if spec.position and not spec.position.per_layer:
-      first = 0 if cache is None else cache[2]
-      bias_HQK = self.position(*mask_BQK.shape[1:], first)
     graphdef, params = nnx.split(self.layers)
-    x_BQE = modules.dropout(x_BQE, spec.dropout, key(0), site=0)
+    memory = None
+    if encoder is not None and isinstance(encoder[0], tuple):
+      memory = encoder[0]
 
-    def body(x_BQE, scanned):
-      params, n, old, memory = scanned
-      layer = nnx.merge(graphdef, params)
-      around = encoder
-      if memory is not None:
-        around = memory, encoder[1]
-      now = None if cache is None else (*old, cache[2])
-      return layer(x_BQE, mask_BQK, bias_HQK, around, key(n + 1), now)
+    def one(x_BQE, cache, params, n, memory, window):
+      around = encoder if memory is None else (memory, encoder[1])
+      return nnx.merge(graphdef, params)(
+        x_BQE,
+        dataclasses.replace(mask, window=window),
+        position,
+        around,
+        modules.fold_in(keys_B, n + 1),
+        n,
+        cache,
+      )
 
     if spec.remat != 'none':
-      body = jax.checkpoint(body, prevent_cse=False, policy=REMAT[spec.remat])
-    x_BQE, new = jax.lax.scan(
-      body,
-      x_BQE,
-      (
-        params,
-        jnp.arange(self.num_layers),
-        None if cache is None else cache[:2],
-        None if cache is None or encoder is None else encoder[0],
-      ),
-      unroll=min(spec.unroll, self.num_layers),
+      one = jax.checkpoint(
+        one, prevent_cse=False, policy=REMAT[spec.remat], static_argnums=5
+      )
+    windows = spec.windows or (0,)
+    turns, width = self.num_layers // len(windows), len(windows)
+
+    def turn(carry, scanned):
+      new = []
+      for i, window in enumerate(windows):
+        params, n, memory = jax.tree.map(lambda x, i=i: x[i], scanned)
+        x_BQE, kept, cache = one(*carry, params, n, memory, window)
+        carry = x_BQE, cache
+        new.append(kept if keep else None)
+      return carry, jax.tree.map(lambda *x: jnp.stack(x), *new)
+
+    scanned = params, jnp.arange(self.num_layers, dtype=jnp.int32), memory
+    (x_BQE, cache), new = jax.lax.scan(
+      turn,
+      (x_BQE, cache),
+      jax.tree.map(lambda x: x.reshape(turns, width, *x.shape[1:]), scanned),
+      unroll=min(max(spec.unroll // width, 1), turns),
     )
-    x_BQE = self.final_norm(x_BQE)
-    # T5's encoder draws this one for each token, its decoder does not.
-    x_BQE = modules.dropout(
-      x_BQE, spec.dropout, key(0), site=1, share_length=self.cross
-    )
-    return x_BQE, new
+    new = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), new)
+    if spec.norm_place != 'post':
+      x_BQE = self.final_norm(x_BQE)
+    if is_t5:
+      # T5's encoder draws this one for each token, its decoder does not.
+      x_BQE = modules.dropout(x_BQE, spec.dropout, key, 1, mask.causal)
+    return x_BQE, new, cache
 
   def cross_keys_values(self, encoded_BKE):
-    """Each layer's keys and values of the encoder: two of [N, B, K, H, D]."""
+    """Each layer's keys and values of the encoder: two of [N, B, K, G, D]."""
     graphdef, params = nnx.split(self.layers)
 
     def body(_, params):

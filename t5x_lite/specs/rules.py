@@ -25,6 +25,7 @@ _BOUNDS = {
   '>= 0': lambda x: x >= 0,
   '> 0': lambda x: x > 0,
   '< 1': lambda x: x < 1,
+  '<= 1': lambda x: x <= 1,
   '< 2^31': lambda x: x < 2**31,
   '>= 1 or -1': lambda x: x >= 1 or x == -1,
 }
@@ -35,6 +36,23 @@ def alternatives(rule):
   if typing.get_origin(rule) in (typing.Union, types.UnionType):
     return typing.get_args(rule)
   return (rule,)
+
+
+def takes_spec(rule):
+  """Whether a field takes a spec."""
+  return any(
+    isinstance(member, type) and issubclass(member, Spec)
+    for member in alternatives(rule)
+  )
+
+
+def takes_specs(rule):
+  """Whether a field takes a list of specs."""
+  return any(
+    typing.get_origin(member) is tuple
+    and takes_spec(typing.get_args(member)[0])
+    for member in alternatives(rule)
+  )
 
 
 def describe(rule):

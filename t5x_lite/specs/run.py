@@ -1,18 +1,31 @@
 """A run, and where, when and how it is measured and saved."""
 
 import dataclasses
+import re
 from typing import Literal
 
 from t5x_lite import errors
 from t5x_lite.specs.data import Data
+from t5x_lite.specs.decoding import Beam
+from t5x_lite.specs.decoding import Greedy
+from t5x_lite.specs.decoding import Sample
 from t5x_lite.specs.model import Transformer
+from t5x_lite.specs.objectives import CausalLM
+from t5x_lite.specs.objectives import Classification
+from t5x_lite.specs.objectives import Denoisers
+from t5x_lite.specs.objectives import PrefixLM
 from t5x_lite.specs.objectives import SpanCorruption
+from t5x_lite.specs.objectives import Supervised
 from t5x_lite.specs.optimizers import Adafactor
+from t5x_lite.specs.optimizers import AdamW
+from t5x_lite.specs.optimizers import Lamb
+from t5x_lite.specs.optimizers import Sgd
 from t5x_lite.specs.rules import AxisSize
 from t5x_lite.specs.rules import Count
 from t5x_lite.specs.rules import Fraction
 from t5x_lite.specs.rules import Natural
 from t5x_lite.specs.rules import NonNegative
+from t5x_lite.specs.rules import Positive
 from t5x_lite.specs.rules import Spec
 
 
@@ -38,6 +51,15 @@ class Evaluation(Spec):
   lengths: dict[str, Count] | None = (
     None  # of the tasks' features; None: Data's
   )
+  decoding: Greedy | Beam | Sample = Greedy()  # of the tasks' predictions
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.decoding.sequences > 1:
+      raise errors.ConfigError(
+        'Evaluation.decoding gives several sequences, and a task takes one',
+        got=f'{type(self.decoding).__name__} of {self.decoding.sequences}',
+      )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,13 +92,50 @@ class Checkpoints(Spec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Pretrained(Spec):
+  """The checkpoint of another run that the parameters of a new one start from.
+
+  The optimizer starts afresh. A name such as `decoder/self_attention/query` is
+  a path in the nested dict of parameters, as `train --dry_run` prints it.
+  """
+
+  path: str  # a workdir, or the folder of a step in its checkpoints
+  step: Natural | Literal['best'] | None = None  # None: the latest
+  # Regex of whole new names: the old name, with \\1 for its groups, or None for
+  # a parameter that is drawn anew. The first that matches counts.
+  rules: dict[str, str | None] | None = None
+  drop: tuple[str, ...] = ()  # regexes of whole old names that nobody needs
+  same_vocabulary: bool = True  # False: its rows may mean other tokens here
+
+  def __post_init__(self):
+    super().__post_init__()
+    for name, patterns in (('rules', self.rules or {}), ('drop', self.drop)):
+      for pattern in patterns:
+        try:
+          re.compile(pattern)
+        except re.error as e:
+          raise errors.ConfigError(
+            f'wrong value for Pretrained.{name}',
+            got=repr(pattern),
+            expected=f'a regular expression; {e}',
+          ) from None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Run(Spec):
   """Everything that makes a training run what it is."""
 
   model: Transformer
-  objective: SpanCorruption
+  objective: (
+    SpanCorruption
+    | PrefixLM
+    | CausalLM
+    | Denoisers
+    | Supervised
+    | Classification
+  )
   data: Data
-  optimizer: Adafactor
+  optimizer: Adafactor | AdamW | Lamb | Sgd
   mesh: Mesh = Mesh()
   steps: Count
   batch_size: Count  # examples a step, over all devices
@@ -85,8 +144,19 @@ class Run(Spec):
   log_every: Count = 10  # steps between lines of metrics
   z_loss: NonNegative = 0.0  # weight of log(Z)^2, arXiv:2204.02311 section 5
   label_smoothing: Fraction = 0.0  # arXiv:1512.00567
+  # what the sum of the loss is divided by, as T5X names it, or a number
+  loss_normalizer: (
+    Positive
+    | Literal[
+      'NUM_REAL_TARGET_TOKENS',
+      'NUM_TOTAL_TARGET_TOKENS',
+      'AVERAGE_PER_SEQUENCE',
+      'NONE',
+    ]
+  ) = 'NUM_REAL_TARGET_TOKENS'
   evaluation: Evaluation = Evaluation()
   checkpoints: Checkpoints = Checkpoints()
+  start_from: Pretrained | None = None  # fine-tuning; of a new run alone
 
   def __post_init__(self):
     super().__post_init__()

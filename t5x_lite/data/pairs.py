@@ -1,0 +1,237 @@
+"""Inputs and targets: where pairs come from, and how they become tokens.
+
+A pair is of JSON lines, or of a SeqIO task, which tokenises it by its own
+preprocessors. Both are tokenised once; what a task draws at random is drawn
+once, too.
+"""
+
+import functools
+import hashlib
+import inspect
+import pathlib
+
+import numpy as np
+
+from t5x_lite import corruptions
+from t5x_lite import errors
+from t5x_lite import storage
+from t5x_lite.data import corpora
+from t5x_lite.data import sources
+from t5x_lite.data import tasks
+
+DELIMITER = 1  # the sentinel between the parts of inputs
+
+
+class Lines:
+  """Pairs of JSON lines.
+
+  Attributes:
+    name: of the corpus.
+    splits: one, of which some pairs are held out.
+  """
+
+  splits = ('train',)
+
+  def __init__(self, data):
+    """Finds the files that specs.Data names; see `corpora.find`."""
+    corpus = corpora.find(data)
+    paths = getattr(corpus, 'paths', ())
+    if not paths or not all(map(sources.JSON.search, paths)):
+      raise errors.DataError(
+        'corpus has no pairs of inputs and targets',
+        where='Data.corpus',
+        got=data.corpus,
+        expected='JSON lines (.jsonl), or Data.task in its place',
+      )
+    self.name, self._data, self._files = corpus.name, data, corpus
+
+  def identity(self):
+    """What the pairs depend on, as JSON."""
+    return {
+      'files': self._files.identity()['files'],
+      'pair': list(self._data.pair),
+      'prefix': self._data.prefix,
+    }
+
+  def num_bytes(self):
+    return self._files.num_bytes()
+
+  def examples(self, report):
+    """(split, tuple of texts) of each pair; equal inputs are on one side."""
+    records = self._files.records('train', self._data.pair, report)
+    key = lambda texts: '\0'.join(texts[:-1])
+    yield from hold_out(records, self._data, key, report)
+
+  def encode(self, pairs, vocabulary):
+    """Tokens of inputs and targets in turn, each with EOS.
+
+    A delimiter stands between the parts of inputs.
+    """
+    parts = len(self._data.pair)
+    texts = [
+      (self._data.prefix if n == 0 else '') + text
+      for pair in pairs
+      for n, text in enumerate(pair)
+    ]
+    found = vocabulary.encode_batch(texts)
+    ends = []  # what stands behind each text
+    for n in range(parts):
+      inner = n < parts - 2
+      id_ = vocabulary.sentinel(DELIMITER) if inner else vocabulary.eos_id
+      ends.append(np.array([id_], np.int32))
+    rows = []
+    for at in range(0, len(found), parts):
+      pieces = [
+        x
+        for n in range(parts)
+        for x in (found[at + n].astype(np.int32), ends[n])
+      ]
+      rows += [np.concatenate(pieces[:-2]), np.concatenate(pieces[-2:])]
+    return rows
+
+
+class Task:
+  """Pairs of a SeqIO task, tokenised by its own preprocessors.
+
+  Attributes:
+    name: of the task.
+    splits: 'train', and 'validation' if the task has it.
+  """
+
+  def __init__(self, data, vocabulary):
+    """Finds the task that specs.Data names; reads no example."""
+    task = tasks.find(data.task, 'Data.task')
+    if not hasattr(task, 'source'):
+      raise errors.ConfigError(
+        'Data.task is a mixture',
+        got=data.task,
+        expected='a task',
+      )
+    tasks.check_features(task, vocabulary)
+    there = tasks.splits(task)
+    if 'train' not in there:
+      raise errors.ConfigError(
+        'task has no such split',
+        where=data.task,
+        got='train',
+        expected=f'one of {", ".join(there)}',
+      )
+    self.name, self._task, self._data = task.name, task, data
+    self.splits = tuple(x for x in ('train', 'validation') if x in there)
+    self._lengths = {x: data.lengths[x] for x in ('inputs', 'targets')}
+
+  def identity(self):
+    """What the pairs depend on, as JSON, as far as it can be told.
+
+    The files of its source, and the Python files of its functions.
+    """
+    source = self._task.source
+    try:
+      shards = [
+        [split, *map(str, source.list_shards(split))] for split in self.splits
+      ]
+    except Exception as e:  # sources raise what they like
+      raise tasks.unreadable(self._task, e) from e
+    return {
+      'task': self.name,
+      'source': [type(source).__name__, _told(vars(source).get('_dataset_fn'))],
+      'shards': [[_file(x) for x in names] for names in shards],
+      'preprocessors': [_told(x) for x in self._task.preprocessors],
+      'lengths': self._lengths,
+    }
+
+  def num_bytes(self):
+    """None: it can't be told without reading."""
+
+  def examples(self, report):
+    """(split, (inputs, targets)) of each pair, as token ids."""
+
+    def read(split):
+      for example in tasks.read(self._task, split, self._lengths):
+        report.lines += 1
+        yield example['inputs'], example['targets']
+
+    if 'validation' in self.splits:
+      for split in self.splits:
+        yield from ((split, pair) for pair in read(split))
+      return
+    key = lambda pair: pair[0].astype('<i4').tobytes().hex()
+    yield from hold_out(read('train'), self._data, key, report)
+
+  def encode(self, pairs, vocabulary):
+    """As of Lines; the task has said what ends them."""
+    del vocabulary
+    return [side for pair in pairs for side in pair]
+
+
+def hold_out(pairs, data, key, report):
+  """As corpora.hold_out; refuses to leave nothing to train on."""
+  trains = False
+  for split, pair in corpora.hold_out(pairs, data.held_out, key):
+    report.documents += 1
+    trains |= split == 'train'
+    yield split, pair
+  report.check()
+  if not trains:
+    raise errors.DataError(
+      'no pair to train on',
+      where=data.corpus or data.task,
+      got=f'{report.documents} pairs, all of the same inputs and held out'
+      if report.documents
+      else 'none',
+      fix='hold nothing out, by --gin.Data.held_out=0'
+      if report.documents
+      else None,
+    )
+
+
+def _file(name):
+  """A shard with its size and checksum, if it is a file."""
+  try:
+    return [pathlib.PurePath(name).name, *storage.checksum(name)]
+  except (OSError, errors.UserError):
+    return name
+
+
+def _told(value):
+  """A function of a user's own as JSON, the same until its file changes."""
+  if isinstance(value, functools.partial):
+    return [_told(value.func), _told(value.args), _told(value.keywords)]
+  if isinstance(value, (list, tuple)):
+    return [_told(x) for x in value]
+  if isinstance(value, dict):
+    return {str(name): _told(x) for name, x in value.items()}
+  if value is None or isinstance(value, (bool, int, float, str)):
+    return value
+  named = value if hasattr(value, '__qualname__') else type(value)
+  module = inspect.getmodule(named)
+  file = getattr(module, '__file__', None)
+  digest = file and hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()
+  return [getattr(module, '__name__', None), named.__qualname__, digest]
+
+
+def learns(run):
+  """Whether a specs.Run learns from pairs."""
+  return type(run.objective) in corruptions.PAIRS
+
+
+def origin(run, vocabulary):
+  """Where the pairs of a run come from, or None where it learns from text."""
+  if not learns(run):
+    return None
+  if run.data.task is not None:
+    return Task(run.data, vocabulary)
+  return Lines(run.data)
+
+
+def texts(run):
+  """The inputs and targets that a run trains on, to make a vocabulary of."""
+  if run.data.task is not None:
+    raise errors.ConfigError(
+      'a task has its vocabulary already: one is trained on Data.corpus',
+      where='Data.task',
+      got=run.data.task,
+    )
+  for split, pair in Lines(run.data).examples(sources.Report()):
+    if split == 'train':
+      yield from pair
