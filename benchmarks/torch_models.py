@@ -4,9 +4,15 @@ One product for queries, keys and values and one for both halves of the gated
 layer, and the library's own attention, norms and loss.
 """
 
-import torch
-from torch import nn
-from torch.nn import functional as F
+import os
+
+os.environ.setdefault('USE_TF', '0')  # of transformers: its import is slow
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import attention  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils import flop_counter  # noqa: E402
 
 
 def bucket(length, keys, bidirectional, buckets=32, max_distance=128):
@@ -184,8 +190,6 @@ def transformers_model(spec):
 
 def train_step(spec, tokens, targets, library, compiled):
   """A function that makes one AdamW step, and its products' operations."""
-  from torch.utils import flop_counter
-
   torch.manual_seed(0)
   if library == 'transformers':
     model, logits = transformers_model(spec)
@@ -201,7 +205,9 @@ def train_step(spec, tokens, targets, library, compiled):
   def loss_of(*tokens):
     return F.cross_entropy(logits(*tokens).flatten(0, 1), targets)
 
-  with flop_counter.FlopCounterMode(display=False) as counter:
+  # The counter knows this kind of attention alone; its products are the same.
+  math = attention.sdpa_kernel(attention.SDPBackend.MATH)
+  with math, flop_counter.FlopCounterMode(display=False) as counter:
     loss_of(*tokens).backward()
   loss_fn = torch.compile(loss_of) if compiled else loss_of
 
