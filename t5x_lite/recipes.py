@@ -92,9 +92,10 @@ class Recipe(typing.NamedTuple):
 
 
 _HEADER = re.compile(
-  r'(?P<system>[^,]+), (?P<paper>arXiv:\d{4}\.\d{5}(?: and \d{4}\.\d{5})*)\. '
+  r'(?P<system>[^,]+), (?P<paper>arXiv:\d{4}\.\d{5}(?: and \d{4}\.\d{5})*'
+  r'|\w+ et al\. \d{4})\. '
   r'(?P<parameters>\d{1,3}(?:,\d{3})*) parameters\. '
-  r'(?P<summary>(?P<family>Encoder-decoder): .+\.)'
+  r'(?P<summary>(?P<family>Encoder-decoder|Decoder|Prefix LM|Encoder): .+\.)'
 )
 
 
@@ -118,12 +119,12 @@ def info(name):
       'malformed header of a recipe',
       where=f'{path}:1',
       got=repr(text),
-      expected='# System, arXiv:NNNN.NNNNN. N parameters. Family: a sentence.',
+      expected='# System, PAPER. N parameters. Family: a sentence.',
     )
   return Recipe(
     name=name,
     system=found['system'],
-    family=found['family'].lower(),
+    family=found['family'][0].lower() + found['family'][1:],
     paper=found['paper'],
     parameters=int(found['parameters'].replace(',', '')),
     summary=found['summary'],

@@ -13,6 +13,8 @@ _MAY_CHANGE = (
   'model.remat',
   'model.unroll',
   'model.dropout',
+  'model.dropout_kind',
+  'model.init',  # of no effect once there are parameters
   'data.store',
   'data.corpus',  # by another path; what it holds is told by its fingerprint
   'data.vocabulary',
@@ -188,7 +190,8 @@ def _is_under(path, names):
 
 def _differences(old, new, path=''):
   """Yields (path, before, after) of the leaves that differ."""
-  old, new = _numbered(old), _numbered(new)
+  if path != _GROUPS:  # of which the first that fits counts
+    old, new = _numbered(old), _numbered(new)
   if isinstance(old, dict) and isinstance(new, dict):
     for key in {**old, **new}:
       below = f'{path}.{key}' if path else key

@@ -364,9 +364,10 @@ def test_it_learns_and_is_measured(tmp_path):
       text = ('ab'[odd] + f'{n}')[:6]
       line = {'inputs': text, 'targets': ('no', 'yes')[odd]}
       f.write(json.dumps(line) + '\n')
-  run = a_run(file, held_out=0.2, batch_size=32, steps=40)
+  model = gpt(init=specs.Normal(std=0.2))
+  run = a_run(file, model, held_out=0.2, batch_size=32, steps=40)
   adam = dataclasses.replace(
-    run.optimizer, schedule=specs.Schedule(peak=0.02, decay='constant')
+    run.optimizer, schedule=specs.Schedule(peak=0.05, decay='constant')
   )
   run = dataclasses.replace(run, optimizer=adam)
   mesh = partitioning.make_mesh(run.mesh, jax.devices()[:1])

@@ -673,13 +673,28 @@ REFUSED = [
   'model.embed_dim',
   'model.mlp_dim',
   'model.num_heads',
+  'model.num_kv_heads',
   'model.head_dim',
+  'model.mask',
+  'model.windows',
+  'model.norm.scale',
+  'model.norm.bias',
+  'model.norm.epsilon',
+  'model.norm_place',
+  'model.embedding_norm',
   'model.position.buckets',
   'model.position.max_distance',
   'model.position.per_layer',
   'model.activation',
   'model.gated',
+  'model.bias',
   'model.tie_embeddings',
+  'model.scale_embeddings',
+  'model.scale_logits',
+  'model.scale_attention',
+  'model.share_stacks',
+  'model.segments',
+  'model.classes',
   'objective.density',
   'objective.mean_span',
   'data.lengths.inputs',
@@ -703,6 +718,7 @@ TOLD = [
   'label_smoothing',
   'loss_normalizer',
   'model.dropout',
+  'model.dropout_kind',
   'model.dtype',
   'model.remat',
   'model.unroll',
@@ -761,6 +777,7 @@ def another(value, rule):
     ),
     *([value * 2] if value else []),
     *(not value, 'other', 2, 0.5, None, ('other', 'one'), {'inputs': 3}),
+    (0,),
     specs.Best(goal='min'),
     (specs.Group(pattern='.*'),),
     specs.Pretrained(path='runs/a'),
@@ -777,7 +794,9 @@ def changed(run, path):
   if rest:
     return dataclasses.replace(run, **{head: changed(value, rest)})
   (field,) = [f for f in dataclasses.fields(run) if f.name == head]
-  others = {'corpus': None} if head == 'task' else {}  # one of the two
+  # What goes with it: one of two sources, a decoder alone.
+  others = {'task': {'corpus': None}, 'mask': {'encoder_layers': 0}}
+  others = others.get(head, {})
   return dataclasses.replace(run, **{head: another(value, field.type)} | others)
 
 
@@ -797,6 +816,8 @@ def test_what_a_resumed_run_may_change(load, path):
     found, other = other, found
   if path == 'data.task':
     other = other[1:]  # the corpus is gone
+  if path == 'model.mask':
+    found = found[1:]  # so is the encoder
   assert other == () and len(found) == 1
   assert re.fullmatch(re.escape(path) + r': .+ -> .+', found[0])
 

@@ -7,10 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite import checkpoints
 from t5x_lite import errors
 from t5x_lite import loop
+from t5x_lite import models
 from t5x_lite import optimizers
 from t5x_lite import partitioning
+from t5x_lite import record
 from t5x_lite import specs
 from t5x_lite import train
 from tests import tiny
@@ -88,6 +91,33 @@ def test_a_step_on_eight_devices_is_that_of_one(name):
   assert len(moments) == {'AdamW': 3, 'Lamb': 3, 'Adafactor': 3}.get(name, 2)
 
 
+@pytest.mark.parallel
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_a_transformer_on_eight_devices_is_that_on_one(name):
+  optimizer = OPTIMIZERS[name](schedule=RATE, weight_decay=0.1)
+  found = []
+  for sizes, count in (({}, 1), ({'data': 2, 'fsdp': 2, 'tensor': 2}, 8)):
+    run = tiny.run(
+      tiny.transformer(dtype='float64', dropout=0.1),
+      optimizer=optimizer,
+      mesh=specs.Mesh(**sizes),
+    )
+    mesh = partitioning.make_mesh(run.mesh, jax.devices()[:count])
+    batch = tiny.batch(run.batch_size, packed=True)
+    with jax.enable_x64(True), jax.set_mesh(mesh):
+      program = train.Program.build(run, mesh)
+      state, step = tiny.state(program), program.compile_step(batch)
+      batch = partitioning.put_batch(batch, mesh, run.batch_size)
+      for _ in range(2):
+        state, _ = step(state, batch)
+    found.append(named(state))
+  one, eight = found
+  for path, x in one.items():
+    # Parameters and state are float32; squares double what rounding did.
+    difference = np.linalg.norm(eight[path] - x)
+    assert difference <= 3e-6 * np.linalg.norm(x), path
+
+
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_what_is_frozen_stays_and_has_no_state(name):
   frozen = group('layers/(query|norm)/.*', rate=0, weight_decay=0.5)
@@ -103,6 +133,32 @@ def test_what_is_frozen_stays_and_has_no_state(name):
   assert any('layers/out' in path for path in moments)
   assert not any('layers/query' in path for path in moments)
   assert all(one['grad_norm'] > 0.1 for one in metrics)  # it was clipped
+
+
+def test_a_checkpoint_keeps_the_state_of_what_is_trained(tmp_path):
+  """And is refused, by name, where other parameters are frozen."""
+  wanted = []
+  for pattern in ('layers/query/.*', 'layers/mlp/.*'):
+    optimizer = specs.AdamW(
+      schedule=RATE, groups=[group(pattern, rate=0), group('.*', rate=0.5)]
+    )
+    run = tiny.run(optimizer=optimizer)
+    with toy.models_are_toys():
+      mesh = partitioning.make_mesh(run.mesh, jax.devices()[:1])
+      wanted.append(train.Program.build(run, mesh))
+  state = tiny.state(wanted[0])
+  state['opt_state']['skipped'] += 3
+  recorded = record.record(wanted[0].run)
+  with checkpoints.Checkpoints(tmp_path, specs.Checkpoints()) as saver:
+    saver.save(1, state, {'examples': 8}, recorded)
+    saver.wait()
+    found, _ = saver.restore(1, wanted[0].abstract_state)
+    assert jax.tree.structure(found) == jax.tree.structure(state)
+    jax.tree.map(np.testing.assert_array_equal, found, state)
+    with pytest.raises(
+      errors.CheckpointError, match='opt_state/tensors/layers'
+    ):
+      saver.restore(1, wanted[1].abstract_state)
 
 
 def moves(optimizer, count=3):
@@ -176,6 +232,34 @@ def test_what_decays(cls, no_decay, decays):
   for path in found:
     shrunk = plain[path] - moved[path]
     np.testing.assert_allclose(shrunk, 0.5 * metrics['learning_rate'])
+
+
+def test_norms_and_biases_of_a_transformer_do_not_decay():
+  """Tables do, those of positions too: BERT's and GPT's rule."""
+  model = models.build(
+    tiny.transformer(
+      bias=True,
+      norm=specs.LayerNorm(),
+      position=specs.Learned(length=32),
+      embedding_norm=True,
+    )
+  )
+  built = optimizers.build(
+    specs.AdamW(schedule=RATE, weight_decay=0.1), model.axes, 10
+  )
+  decays = {
+    partitioning.path_name(path): tensor.decays
+    for path, tensor in jax.tree_util.tree_leaves_with_path(built.tensors)
+  }
+  for path, axes in jax.tree_util.tree_leaves_with_path(
+    model.axes, is_leaf=lambda x: isinstance(x, tuple)
+  ):
+    path = partitioning.path_name(path)
+    vector = len(set(axes) - {'layers'}) == 1 or axes[-2:] == ('heads', 'kv')
+    is_bias = vector and not path.endswith('/kernel')
+    assert decays[path] != is_bias, path
+  assert decays['encoder/position/embedding']
+  assert not decays['encoder/embedding_norm/scale']
 
 
 def test_everything_decays_where_nothing_is_spared():

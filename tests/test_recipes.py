@@ -81,20 +81,82 @@ SIZES = [
 
 
 def count(model):
-  """Parameters, term by term, of a T5 without biases."""
-  d, attention = model.embed_dim, model.num_heads * model.head_dim
-  mlp = (3 if model.gated else 2) * d * model.mlp_dim
-  encoder = 4 * d * attention + mlp + 2 * d
-  decoder = 8 * d * attention + mlp + 3 * d
-  layers = model.encoder_layers + model.decoder_layers
-  tables = layers if model.position.per_layer else 2
-  return (
-    model.vocab_size * d * (1 if model.tie_embeddings else 2)
-    + model.encoder_layers * encoder
-    + model.decoder_layers * decoder
-    + 2 * d
-    + tables * model.position.buckets * model.num_heads
+  """Parameters, term by term."""
+  d, inner = model.embed_dim, model.num_heads * model.head_dim
+  few = (model.num_kv_heads or model.num_heads) * model.head_dim
+  widths = (3 if model.gated else 2) * [model.mlp_dim]
+  attention = 2 * d * inner + 2 * d * few
+  mlp = d * sum(widths)
+  if model.bias:
+    attention += inner + 2 * few + d
+    mlp += sum(widths[1:]) + d
+  norm = d * (model.norm.scale + model.norm.bias)
+  each = norm * (2 if model.norm_place == 'both' else 1)
+  one = attention + mlp + 2 * each
+
+  def stack(layers, cross):
+    total = layers * (one + cross * (attention + each))
+    total += norm * ((model.norm_place != 'post') + model.embedding_norm)
+    position = model.position
+    if isinstance(position, specs.Learned):
+      total += position.length * d
+    if isinstance(position, specs.T5Bias):
+      tables = layers if position.per_layer else 1
+      total += tables * position.buckets * model.num_heads
+    return total
+
+  total = model.vocab_size * d * (1 if model.tie_embeddings else 2)
+  total += (model.segments + model.classes) * d
+  if model.encoder_layers and not model.share_stacks:
+    total += stack(model.encoder_layers, False)
+  if model.decoder_layers:
+    total += stack(model.decoder_layers, bool(model.encoder_layers))
+  return total
+
+
+# Sizes of the families that are not T5's: layers, width, heads, parameters.
+OTHERS = {
+  'gpt/base': (12, 768, 12, 116_534_784),
+  'gpt2/small': (12, 768, 12, 124_439_808),
+  'gpt2/medium': (24, 1024, 16, 354_823_168),
+  'gpt2/large': (36, 1280, 20, 774_030_080),
+  'gpt2/xl': (48, 1600, 25, 1_557_611_200),
+  'gpt3/small': (12, 768, 12, 125_226_240),
+  'gpt3/medium': (24, 1024, 16, 355_871_744),
+  'gpt3/large': (24, 1536, 16, 760_300_032),
+  'gpt3/xl': (24, 2048, 16, 1_315_723_264),
+  'gpt3/2_7b': (32, 2560, 32, 2_651_553_280),
+  'gpt3/6_7b': (32, 4096, 32, 6_658_404_352),
+  'gpt3/13b': (40, 5120, 40, 12_853_386_240),
+  'gpt3/175b': (96, 12288, 96, 174_604_259_328),
+  'llama/7b': (32, 4096, 32, 6_738_415_616),
+  'llama/13b': (40, 5120, 40, 13_015_864_320),
+  'llama/33b': (60, 6656, 52, 32_528_943_616),
+  'llama/65b': (80, 8192, 64, 65_285_660_672),
+  'llama/2_70b': (80, 8192, 64, 68_976_648_192),
+  'transformer/base': (6, 512, 8, 63_082_496),
+  'transformer/big': (6, 1024, 16, 214_245_376),
+}
+
+
+@pytest.mark.parametrize('name', OTHERS)
+def test_other_families_have_the_published_shapes(name):
+  *shape, parameters = OTHERS[name]
+  model = config.load([name]).model
+  assert shape == [model.decoder_layers, model.embed_dim, model.num_heads]
+  assert recipes.info(name).parameters == parameters
+
+
+@pytest.mark.parametrize('size', T5_1_1)
+def test_architectures_of_t5_differ_in_what_they_are_named_for(size):
+  """LM: no encoder; prefix LM: no more than that; shared: one stack."""
+  both, lm, prefix, shared = (
+    config.load([f't5/{kind}_{size}']).model
+    for kind in ('1_1', 'lm', 'prefix_lm', 'shared')
   )
+  assert lm == dataclasses.replace(both, encoder_layers=0)
+  assert prefix == dataclasses.replace(lm, mask='prefix')
+  assert shared == dataclasses.replace(both, share_stacks=True)
 
 
 def test_the_recipes_are_all_there():
@@ -104,7 +166,13 @@ def test_the_recipes_are_all_there():
     't5/quickstart_8k',
     't5/bytes',
     't5/finetune',
+    *OTHERS,
     *(f'ul2/{size}' for size in UL2),
+    *(
+      f't5/{kind}_{size}'
+      for kind in ('lm', 'prefix_lm', 'shared')
+      for size in T5_1_1
+    ),
     *(f't5/1_1_{size}_lm_adapt' for size in T5_1_1),
   }
 
@@ -132,13 +200,14 @@ def test_header_gives_the_parameters(name):
 def test_recipe_is_short_and_complete(name):
   text = (GIN / f'{name}.gin').read_text(encoding='utf-8')
   lines = [line for line in text.splitlines() if line and line[0] != '#']
-  assert 4 <= len(lines) <= 25
+  assert 2 <= len(lines) <= 36
   assert all(len(line) <= 80 for line in text.splitlines())
   assert '%' not in text  # no macros
   run = config.load([name])
-  assert run.z_loss == 1e-4
   assert run.model.position is not None
-  assert run.model.vocab_size % 128 == 0
+  if isinstance(run.model.position, specs.T5Bias):  # T5 and its kin
+    assert run.z_loss == 1e-4
+    assert run.model.vocab_size % 128 == 0
 
 
 @pytest.mark.parametrize(('prefix', 'size'), SIZES)
