@@ -579,4 +579,4 @@ def test_cudnn_is_lowered_for_gpus_forward_and_backward(monkeypatch):
     ],
   )(*inputs)
   for name in calls:
-    assert f'{name}(' in exported.mlir_module()
+    assert f'@{name}(' in exported.mlir_module()
