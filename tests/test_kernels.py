@@ -463,12 +463,12 @@ def chosen(platform, length=2048, rows=8, first=True, queries=None, **changes):
     ('plain', 'one query', dict(platform='tpu', queries=1)),
     (
       'chunked',
-      'plain weights take 4 GiB a device; splash has no bias, as T5Bias needs',
+      'plain would keep 4.00 GiB a device; splash has no bias, as T5Bias needs',
       dict(platform='tpu', rows=32, position=specs.T5Bias()),
     ),
     (
       'plain',
-      'plain weights take 0.5 GiB a device; splash has no bias, as Alibi needs',
+      'plain would keep 0.50 GiB a device; splash has no bias, as Alibi needs',
       dict(platform='tpu', rows=4, position=specs.Alibi()),
     ),
     ('plain', 'no dropout', dict(platform='tpu', rows=1, dropout=0.1)),
@@ -492,8 +492,8 @@ def test_the_choice_and_its_reason(wanted, why, facts):
 
 def test_remat_keeps_the_weights_of_one_layer():
   facts = dict(platform='tpu', rows=32, position=specs.T5Bias())
-  assert 'take 4 GiB' in chosen(**facts)[1]
-  assert 'take 2 GiB' in chosen(**facts, remat='full')[1]
+  assert 'keep 4.00 GiB' in chosen(**facts)[1]
+  assert 'keep 2.00 GiB' in chosen(**facts, remat='full')[1]
 
 
 @pytest.mark.parametrize(
@@ -525,9 +525,9 @@ def test_a_run_says_what_computes_attention():
   program = train.Program.build(run, partitioning.make_mesh(run.mesh))
   line = program.attention({'encoder': 16384, 'decoder': 512})
   assert line == (
-    'attention: encoder chunked (plain weights take 16 GiB a device; cpu has no'
-    ' fused kernel); decoder plain (plain weights take 0.016 GiB a device; cpu'
-    ' has no fused kernel); cross plain (plain weights take 0.5 GiB a device;'
+    'attention: encoder chunked (plain would keep 16.00 GiB a device; cpu has no'
+    ' fused kernel); decoder plain (plain would keep 0.02 GiB a device; cpu'
+    ' has no fused kernel); cross plain (plain would keep 0.50 GiB a device;'
     ' cpu has no fused kernel)'
   )
 
