@@ -113,9 +113,9 @@ def test_a_transformer_on_eight_devices_is_that_on_one(name):
     found.append(named(state))
   one, eight = found
   for path, x in one.items():
-    np.testing.assert_allclose(
-      eight[path], x, rtol=1e-6, atol=1e-7 * np.abs(x).max(), err_msg=path
-    )
+    # Parameters and state are float32; squares double what rounding did.
+    difference = np.linalg.norm(eight[path] - x)
+    assert difference <= 3e-6 * np.linalg.norm(x), path
 
 
 @pytest.mark.parametrize('name', OPTIMIZERS)

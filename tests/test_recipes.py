@@ -166,6 +166,7 @@ def test_the_recipes_are_all_there():
     't5/quickstart_8k',
     't5/bytes',
     't5/finetune',
+    'gpt/finetune',
     *OTHERS,
     *(f'ul2/{size}' for size in UL2),
     *(

@@ -458,7 +458,7 @@ VOCABULARY = {
       Transformer__position='@Learned()', Learned__length=38, **DECODER
     ),
     2,
-    ['39 tokens', 'Learned.length=39'],
+    ['40 tokens', 'Learned.length=40'],
   ),
   'vocabulary too small': (
     ['vocab', '--corpus={0}/my.txt', '--output={0}/v.model', '--size=50'],

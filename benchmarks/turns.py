@@ -1,0 +1,102 @@
+"""Contenders that take turns, so that all of them see the same machine.
+
+Each is a process of its own, kept alive, that runs a few steps when it is told
+to and waits otherwise. Speeds of a shared machine change from minute to minute;
+the ratio within one round changes little.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+_STOP_SECONDS = 30
+
+
+class Contender:
+  """A process that serves steps: see `serve`."""
+
+  def __init__(self, name, command, cores):
+    """Starts it.
+
+    Args:
+      name: what the table calls it.
+      command: its argument list.
+      cores: the processors it may use; one thread for each.
+    """
+    self.name, self.turns = name, []
+    threads = {
+      name: str(len(cores))
+      for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'BENCH_THREADS')
+    }
+    self._process = subprocess.Popen(
+      command,
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+      env=os.environ | threads,
+      preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
+    self.about = self._read()
+
+  def _read(self):
+    line = self._process.stdout.readline()
+    if not line:
+      sys.exit(f'{self.name} ended with exit code {self._process.wait()}')
+    return json.loads(line)
+
+  def turn(self, steps):
+    """Runs steps and keeps what they took."""
+    self._process.stdin.write(f'{steps}\n')
+    self._process.stdin.flush()
+    self.turns.append(self._read())
+
+  def stop(self):
+    self._process.stdin.close()
+    try:
+      self._process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+      self._process.kill()
+
+
+def serve(step, about):
+  """A contender's main loop; what else it prints must go to stderr.
+
+  Args:
+    step: runs one step and returns a number that needs its result, a loss.
+    about: what to tell of it before the first turn, JSON-able.
+  """
+  print(json.dumps(about), flush=True)
+  for line in sys.stdin:
+    wall, cpu = time.perf_counter(), time.process_time()
+    losses = [step() for _ in range(int(line))]
+    spent = {
+      'wall': time.perf_counter() - wall,
+      'cpu': time.process_time() - cpu,
+      'losses': losses,
+    }
+    print(json.dumps(spent), flush=True)
+
+
+def play(contenders, rounds, steps):
+  """Rounds of turns; who begins changes from round to round."""
+  for n in range(rounds):
+    first = n % len(contenders)
+    for contender in contenders[first:] + contenders[:first]:
+      contender.turn(steps)
+
+
+def seconds(contender, clock, steps):
+  """Seconds a step in each round, by the 'wall' or the 'cpu' clock."""
+  return [turn[clock] / steps for turn in contender.turns]
+
+
+def ratios(contender, ours, clock):
+  """How many times our time it took in each round: (median, least, most)."""
+  each = [
+    theirs[clock] / own[clock]
+    for theirs, own in zip(contender.turns, ours.turns)
+  ]
+  return statistics.median(each), min(each), max(each)
