@@ -525,8 +525,8 @@ def test_a_run_says_what_computes_attention():
   program = train.Program.build(run, partitioning.make_mesh(run.mesh))
   line = program.attention({'encoder': 16384, 'decoder': 512})
   assert line == (
-    'attention: encoder chunked (plain would keep 16.00 GiB a device; cpu has no'
-    ' fused kernel); decoder plain (plain would keep 0.02 GiB a device; cpu'
+    'attention: encoder chunked (plain would keep 16.00 GiB a device; cpu has'
+    ' no fused kernel); decoder plain (plain would keep 0.02 GiB a device; cpu'
     ' has no fused kernel); cross plain (plain would keep 0.50 GiB a device;'
     ' cpu has no fused kernel)'
   )
