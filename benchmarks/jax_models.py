@@ -67,7 +67,9 @@ def train_step(shape, tokens, targets, **changes):
     objective=specs.SpanCorruption() if shape['t5'] else specs.CausalLM(),
     data=specs.Data(
       corpus='none',
-      lengths={name: shape[name] for name in ('inputs', 'targets') if name in shape},
+      lengths={
+        name: shape[name] for name in ('inputs', 'targets') if name in shape
+      },
     ),
     optimizer=specs.AdamW(
       schedule=specs.Schedule(peak=1e-3, decay='constant'), weight_decay=0.01

@@ -44,7 +44,7 @@ def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
   if bias is not None:
     logits_BHQK = logits_BHQK + bias.matrix()[None].astype(wide)
   logits_BHQK = jnp.where(mask.matrix()[:, None], logits_BHQK, HIDDEN)
-  weights_BHQK = jax.nn.softmax(logits_BHQK).astype(v_BKGD.dtype)
+  weights_BHQK = modules.softmax(logits_BHQK).astype(v_BKGD.dtype)
   if dropout is not None:
     weights_BHQK = dropout(weights_BHQK)
   if g == h:
