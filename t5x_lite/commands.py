@@ -131,7 +131,8 @@ def dry_run(run):
   """Prints the record and every parameter; allocates nothing."""
   print(record.to_json(record.record(run)))
   mesh = partitioning.make_mesh(run.mesh)
-  model = training.Program.build(run, mesh).model
+  program = training.Program.build(run, mesh)
+  model = program.model
   rows = [('parameter', 'shape', 'axes', 'on the mesh', 'count')]
   leaves = jax.tree_util.tree_leaves_with_path(model.abstract)
   names = jax.tree.leaves(model.axes, is_leaf=lambda x: isinstance(x, tuple))
@@ -151,6 +152,9 @@ def dry_run(run):
   print(f'{model.num_params:,} parameters; mesh: {sizes}')
   for line in partitioning.unsharded(model.abstract, model.axes, mesh):
     print(line)
+  lengths = data.feature_lengths(run)
+  stacks = {'encoder': lengths['inputs'], 'decoder': lengths['targets']}
+  print(program.attention(stacks))
 
 
 def evaluate(options):

@@ -23,6 +23,7 @@ RULES = {
   'batch': ('replica', 'data', 'fsdp'),
   'rows': ('replica', 'data'),  # where fsdp shares the width instead
   'length': ('sequence',),
+  'keys': (),  # each query sees all of them
   'vocab': ('tensor',),
   'logits': ('tensor', 'sequence'),  # sequence, where it can't share the length
   'heads': ('tensor',),
@@ -161,6 +162,12 @@ def partition_spec(shape, axes, mesh):
     used.update(entry)
     entries.append(tuple(entry) if len(entry) > 1 else (*entry, None)[0])
   return PartitionSpec(*entries)
+
+
+def platform():
+  """Of the devices that what is traced now will run on: 'cpu', 'tpu'..."""
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return device.platform if device else jax.default_backend()
 
 
 def unsharded(shapes, axes, mesh):

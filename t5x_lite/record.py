@@ -11,6 +11,7 @@ from t5x_lite import specs
 _MAY_CHANGE = (
   'model.dtype',
   'model.remat',
+  'model.attention',
   'model.unroll',
   'model.dropout',
   'model.dropout_kind',

@@ -10,6 +10,7 @@ from t5x_lite import losses
 from t5x_lite import models
 from t5x_lite import optimizers
 from t5x_lite import partitioning
+from t5x_lite.nn import kernels
 
 
 def init_state(model, optimizer, seed, given):
@@ -158,6 +159,7 @@ class Program:
   def build(cls, run, mesh):
     """Checks that the run fits the mesh; allocates nothing."""
     partitioning.check_batch(mesh.shape, run.batch_size, run.microbatches)
+    kernels.check(run.model, mesh)
     model = models.build(run.model)
     optimizer = optimizers.build(run.optimizer, model.axes, run.steps)
     shapes = jax.eval_shape(lambda: init_state(model, optimizer, run.seed, {}))
@@ -179,6 +181,15 @@ class Program:
   @property
   def shardings(self):
     return jax.tree.map(lambda x: x.sharding, self.abstract_state)
+
+  def attention(self, lengths):
+    """A line on what computes attention, and why.
+
+    Args:
+      lengths: tokens of a row of each stack, 'encoder' and 'decoder'.
+    """
+    rows = self.run.batch_size // self.run.microbatches
+    return kernels.describe(self.run.model, self.mesh, rows, lengths)
 
   def init(self, given=None):
     """The state before the first step, each array made where it lies.

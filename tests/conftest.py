@@ -40,6 +40,7 @@ ON_DEMAND = {
   'faults': 'takes minutes; run `make faults`',
   'parallel': 'takes minutes; run `make parallel`',
   'oracle': 'needs torch; run `make oracle`',
+  'plans': 'needs libtpu; run `make plans`',
 }
 
 

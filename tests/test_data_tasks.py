@@ -293,10 +293,13 @@ def params():
   return found
 
 
-def measure(params, name, devices=1, size=4, **settings):
+GREEDY = specs.Greedy()
+
+
+def measure(params, name, devices=1, size=4, how=GREEDY, **settings):
   tasks, _, _ = load(name, **settings)
   mesh = partitioning.make_mesh(specs.Mesh(), jax.devices()[:devices])
-  made = evaluate.Tasks(MODEL, tasks, VOCABULARY, mesh, size)
+  made = evaluate.Tasks(MODEL, tasks, VOCABULARY, mesh, size, how)
   placed = jax.device_put(params, jax.NamedSharding(mesh, jax.P()))
   with jax.set_mesh(mesh):
     return made(placed, tasks[0])
@@ -355,6 +358,19 @@ def test_metrics_are_those_of_one_example_at_a_time(params):
     assert [line['targets'] for line in lines] == names
     assert lines[0]['inputs'].startswith('The "assert" statement\n***')
     assert [line['score'] for line in lines] == pytest.approx(scores, rel=1e-5)
+
+
+def test_beams_and_draws_are_predictions_too(params):
+  """Beams are at least as likely; draws are the same on other devices."""
+
+  def told(how, devices=1, size=4):
+    _, lines = measure(params, 'topics', devices, size, how=how, limit=9)
+    return [line['prediction'] for line in lines]
+
+  greedy = told(GREEDY)
+  assert told(specs.Beam(beams=1, length_penalty=0.0)) == greedy
+  sample = specs.Sample(temperature=3.0)
+  assert told(sample) == told(sample, 8, 8) != greedy
 
 
 def test_a_right_prediction_matches(params):

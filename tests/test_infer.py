@@ -133,8 +133,7 @@ def test_t5x_250_rows_lie_as_in_training(predictor, monkeypatch):
 def test_beams_and_their_order(predictor, chances):
   """Each result's score is the model's own, and the first are the best."""
   how = specs.Beam(beams=3, returned=3, length_penalty=1.0, penalty='hf')
-  found = predictor.predict(TEXTS, LENGTH, how)
-  for example in found:
+  for example in predictor.predict(TEXTS, LENGTH, how):
     ranks = [option['penalized'] for option in example['predictions']]
     assert ranks == sorted(ranks, reverse=True) and len(set(ranks)) == 3
     for option in example['predictions']:

@@ -11,7 +11,7 @@ import t5_numpy
 
 from t5x_lite import models
 from t5x_lite import specs
-from t5x_lite.nn import attention
+from t5x_lite.nn import kernels
 from t5x_lite.nn import masks
 from t5x_lite.nn import modules
 from t5x_lite.nn import positions
@@ -150,7 +150,9 @@ def draw_attention(dtype=np.float32, scale=1.0):
 def attend(q, k, v, mask, bias, **kwargs):
   """Attention with any matrices for mask and bias."""
   as_rules = lambda x: types.SimpleNamespace(matrix=lambda: x)
-  return attention.attend(q, k, v, as_rules(mask), as_rules(bias), **kwargs)
+  return kernels.KERNELS['plain'](
+    q, k, v, as_rules(mask), as_rules(bias), **kwargs
+  )
 
 
 def test_attention():
@@ -222,18 +224,17 @@ def test_no_dropout_is_the_same_array():
 
 def test_each_dropout_of_a_model_draws_its_own(monkeypatch):
   """No two places of a step share a mask: keys and sites are all different."""
-  drawn, real = [], modules.dropout
+  drawn, real = [], modules.draw
 
-  def spy(x, rate, keys_B, site, share_length=True):
-    if keys_B is not None:
-      jax.debug.callback(
-        lambda data: drawn.append((data.tobytes(), site)),
-        jax.random.key_data(keys_B),
-        ordered=True,
-      )
-    return real(x, rate, keys_B, site, share_length)
+  def spy(rate, keys_B, site, shape):
+    jax.debug.callback(
+      lambda data: drawn.append((data.tobytes(), site)),
+      jax.random.key_data(keys_B),
+      ordered=True,
+    )
+    return real(rate, keys_B, site, shape)
 
-  monkeypatch.setattr(modules, 'dropout', spy)
+  monkeypatch.setattr(modules, 'draw', spy)
   model = models.build(tiny.transformer(dropout=0.1))
   jax.jit(model.apply)(tiny.params(model), tiny.batch(2), keys(2))
   jax.effects_barrier()

@@ -179,7 +179,7 @@ def test_a_template_without_its_group(old, template):
 def test_a_rule_that_is_no_regex(field):
   value = {'(a': None} if field == 'rules' else ('(a',)
   with pytest.raises(
-    errors.ConfigError, match=f'Pretrained.{field}.*a regular'
+    errors.ConfigError, match=f'Pretrained.{field} is not a reg'
   ):
     specs.Pretrained(path='p', **{field: value})
 

@@ -117,6 +117,7 @@ def count(model):
 # Sizes of the families that are not T5's: layers, width, heads, parameters.
 OTHERS = {
   'gpt/base': (12, 768, 12, 116_534_784),
+  'gpt2/bytes': (4, 128, 4, 908_032),
   'gpt2/small': (12, 768, 12, 124_439_808),
   'gpt2/medium': (24, 1024, 16, 354_823_168),
   'gpt2/large': (36, 1280, 20, 774_030_080),
@@ -166,6 +167,7 @@ def test_the_recipes_are_all_there():
     't5/quickstart_8k',
     't5/bytes',
     't5/finetune',
+    'gpt/finetune',
     *OTHERS,
     *(f'ul2/{size}' for size in UL2),
     *(

@@ -40,7 +40,7 @@ ENDS = {'end': 0.05}
     ('cosine', ENDS, lambda t: 0.1 + 0.9 * (1 + math.cos(math.pi * t)) / 2),
     ('constant', {}, lambda t: 1.0),
   ],
-  ids=str,
+  ids=['rsqrt', 'linear', 'linear until', 'cosine', 'constant'],
 )
 def test_decays_start_at_the_hold_and_end_at_the_last_step(decay, ends, share):
   at = [7, 10, 11, 40, 55, 99, 100]

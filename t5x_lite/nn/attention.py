@@ -9,50 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from t5x_lite import partitioning
+from t5x_lite.nn import kernels
 from t5x_lite.nn import modules
 
-HIDDEN = -1e10  # the logit of a key that may not be seen
 _HEADS = 'batch', 'length', 'heads', 'kv'
-
-
-def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
-  """softmax(scale q k + bias) v over the keys that the mask shows.
-
-  Logits and softmax are at least float32.
-
-  Args:
-    q_BQHD: queries.
-    k_BKGD: keys; each of G heads serves H / G neighbouring heads of queries.
-    v_BKGD: values.
-    mask: masks.Mask.
-    bias: positions.Toeplitz, added to the logits, or None.
-    scale: of the logits.
-    dropout: None, or a function of the weights [B, H, Q, K].
-  """
-  wide = modules.at_least_float32(q_BQHD.dtype)
-  b, q, h, d = q_BQHD.shape
-  k, g = k_BKGD.shape[1:3]
-  if g == h:
-    logits_BHQK = modules.einsum('BQHD,BKHD->BHQK', q_BQHD, k_BKGD, wide)
-  else:
-    q_BQGRD = q_BQHD.reshape(b, q, g, h // g, d)
-    logits_BHQK = modules.einsum(
-      'BQGRD,BKGD->BGRQK', q_BQGRD, k_BKGD, wide
-    ).reshape(b, h, q, k)
-  if scale != 1:
-    logits_BHQK = logits_BHQK * jnp.asarray(scale, wide)
-  if bias is not None:
-    logits_BHQK = logits_BHQK + bias.matrix()[None].astype(wide)
-  logits_BHQK = jnp.where(mask.matrix()[:, None], logits_BHQK, HIDDEN)
-  weights_BHQK = modules.softmax(logits_BHQK).astype(v_BKGD.dtype)
-  if dropout is not None:
-    weights_BHQK = dropout(weights_BHQK)
-  if g == h:
-    return modules.einsum('BHQK,BKHD->BQHD', weights_BHQK, v_BKGD)
-  weights_BGRQK = weights_BHQK.reshape(b, g, h // g, q, k)
-  return modules.einsum('BGRQK,BKGD->BQGRD', weights_BGRQK, v_BKGD).reshape(
-    b, q, h, d
-  )
 
 
 @functools.partial(
@@ -135,11 +95,12 @@ class Attention(nnx.Module):
     spec = self.spec
     q_BQHD = self.query(x_BQE)
 
-    def dropout(weights_BHQK):
+    dropout = None
+    if keys_B is not None and spec.dropout:
       shared = spec.dropout_kind == 't5'
-      return modules.dropout(weights_BHQK, spec.dropout, keys_B, 0, shared)
-
-    y_BQHD = attend(
+      dropout = modules.WeightDropout(spec.dropout, keys_B, shared)
+    y_BQHD = kernels.attend(
+      spec,
       partitioning.constrain(rotate(q_BQHD) if rotate else q_BQHD, _HEADS),
       *keys_values,
       mask,

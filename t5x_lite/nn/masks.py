@@ -58,6 +58,29 @@ class Mask:
       seen_BQK &= (jnp.abs(after_QK) < self.window)[None]
     return seen_BQK
 
+  def reach(self, queries):
+    """How many keys, at most, so many neighbouring queries see."""
+    keys = self.shape[1]
+    if not self.window:
+      return keys
+    sides = 1 if self.causal and self.prefix is None else 2
+    return min(keys, queries + sides * (self.window - 1))
+
+  def near(self, width):
+    """The mask of so many keys as near to the queries as there are.
+
+    Returns:
+      (the mask, the number of the first of these keys).
+    """
+    key = jnp.clip(self.first - (self.window - 1), 0, self.shape[1] - width)
+    cut = lambda x_BK: jax.lax.dynamic_slice_in_dim(x_BK, key, width, 1)
+    return dataclasses.replace(
+      self,
+      key_segments_BK=cut(self.key_segments_BK),
+      first=self.first - key,
+      prefix=self.prefix and (self.prefix[0], cut(self.prefix[1])),
+    ), key
+
 
 def within(segments_BL, causal=False, prefix_BL=None):
   """The mask of a sequence that attends to itself.

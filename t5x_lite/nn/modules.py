@@ -1,5 +1,6 @@
 """Parameters, dense layers, norms, embeddings, dropout, and their stacking."""
 
+import dataclasses
 import functools
 import math
 
@@ -165,7 +166,8 @@ class Embed(nnx.Module):
     x_BLE = x_BLE.astype(at_least_float32(x_BLE.dtype))
     if self.spec.scale_logits:
       x_BLE = x_BLE / math.sqrt(x_BLE.shape[-1])
-    return einsum('BLE,VE->BLV', x_BLE, self.embedding[...])
+    table_VE = self.embedding[...].astype(x_BLE.dtype)
+    return einsum('BLE,VE->BLV', x_BLE, table_VE)
 
 
 ACTIVATIONS = {
@@ -212,6 +214,21 @@ def fold_in(keys_B, n):
   return jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys_B, n)
 
 
+def draw(rate, keys, site, shape):
+  """Booleans [*keys.shape, *shape], true with a probability of 1 - rate.
+
+  Args:
+    rate: of false.
+    keys: random keys, each for its own part.
+    site: tells the places of one layer apart.
+    shape: of a part.
+  """
+  one = lambda key: jax.random.bernoulli(
+    jax.random.fold_in(key, site), 1 - rate, shape
+  )
+  return functools.reduce(lambda f, _: jax.vmap(f), keys.shape, one)(keys)
+
+
 def dropout(x, rate, keys_B, site, share_length=True):
   """Zeroes a share of x, by a key for each row and a number for each place.
 
@@ -230,10 +247,48 @@ def dropout(x, rate, keys_B, site, share_length=True):
   shape = list(x.shape[1:])
   if share_length:
     shape[-2] = 1
-  keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, shape))(
-    fold_in(keys_B, site)
-  )
+  keep = draw(rate, keys_B, site, shape)
   return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightDropout:
+  """Dropout of attention's weights.
+
+  A query's weights are drawn by its own number, so that they are the same
+  whichever queries and keys are computed together.
+
+  Attributes:
+    rate: probability of zero.
+    keys_B: a random key for each row.
+    shared: one draw for all queries, as T5 has it.
+  """
+
+  rate: float
+  keys_B: jax.Array
+  shared: bool
+
+  def __call__(self, weights_BHQK, query=0, key=0, keys=None):
+    """The weights of a part, with zeros.
+
+    Args:
+      weights_BHQK: of some queries on some keys.
+      query: number of the first of the queries.
+      key: number of the first of the keys.
+      keys: how many there are in all; default: these.
+    """
+    _, heads, queries, width = weights_BHQK.shape
+    shape = heads, keys or width
+    if self.shared:
+      keep_BHQK = draw(self.rate, self.keys_B, 0, shape)[:, :, None]
+    else:
+      keys_BQ = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(
+        self.keys_B, query + jnp.arange(queries)
+      )
+      keep_BHQK = draw(self.rate, keys_BQ, 0, shape).swapaxes(1, 2)
+    keep_BHQK = jax.lax.dynamic_slice_in_dim(keep_BHQK, key, width, 3)
+    scaled_BHQK = weights_BHQK / (1 - self.rate)
+    return jnp.where(keep_BHQK, scaled_BHQK, 0).astype(weights_BHQK.dtype)
 
 
 def stack(make, n, rngs):

@@ -91,6 +91,19 @@ class Toeplitz:
     shifted = rows.reshape(heads, q * (n + 1))[:, : q * n].reshape(heads, q, n)
     return shifted[:, :, q - 1 :]
 
+  def pad(self, queries):
+    """The bias of more queries, zero for what is new."""
+    more = (0, 0), (queries - self.queries, 0)
+    return Toeplitz(jnp.pad(self.values_HN, more), queries)
+
+  def part(self, query, queries, key, keys):
+    """The bias of so many queries and keys, from these on."""
+    start = self.queries - query - queries + key
+    values_HN = jax.lax.dynamic_slice_in_dim(
+      self.values_HN, start, queries + keys - 1, 1
+    )
+    return Toeplitz(values_HN, queries)
+
 
 def differences(mask):
   """Key minus query of each value of a Toeplitz bias for a mask, int [N]."""

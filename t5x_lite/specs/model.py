@@ -150,6 +150,9 @@ class Transformer(Spec):
   dropout_kind: Literal['t5', 'token'] = 't5'  # 't5': one mask for all tokens
   dtype: Literal['float32', 'bfloat16', 'float64'] = 'float32'  # of arithmetic
   remat: Literal['none', 'dots', 'full'] = 'none'  # what backward recomputes
+  attention: Literal['auto', 'plain', 'chunked', 'fused'] = (
+    'auto'  # by which kernel; a matter of speed and memory alone
+  )
   unroll: Count = 1  # layers in one turn of the scan; a matter of speed alone
 
   def __post_init__(self):

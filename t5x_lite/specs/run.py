@@ -1,7 +1,6 @@
 """A run, and where, when and how it is measured and saved."""
 
 import dataclasses
-import re
 from typing import Literal
 
 from t5x_lite import errors
@@ -20,6 +19,7 @@ from t5x_lite.specs.optimizers import Adafactor
 from t5x_lite.specs.optimizers import AdamW
 from t5x_lite.specs.optimizers import Lamb
 from t5x_lite.specs.optimizers import Sgd
+from t5x_lite.specs.optimizers import check_pattern
 from t5x_lite.specs.rules import AxisSize
 from t5x_lite.specs.rules import Count
 from t5x_lite.specs.rules import Fraction
@@ -109,16 +109,10 @@ class Pretrained(Spec):
 
   def __post_init__(self):
     super().__post_init__()
-    for name, patterns in (('rules', self.rules or {}), ('drop', self.drop)):
-      for pattern in patterns:
-        try:
-          re.compile(pattern)
-        except re.error as e:
-          raise errors.ConfigError(
-            f'wrong value for Pretrained.{name}',
-            got=repr(pattern),
-            expected=f'a regular expression; {e}',
-          ) from None
+    for pattern in self.rules or {}:
+      check_pattern(pattern, 'Pretrained.rules')
+    for pattern in self.drop:
+      check_pattern(pattern, 'Pretrained.drop')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

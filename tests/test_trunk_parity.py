@@ -1,0 +1,24 @@
+"""Every architecture against the numbers of transformers.
+
+The golden numbers are made by golden/make_trunk_goldens.py; test_oracle_live.py
+compares with other seeds and shapes.
+"""
+
+import pytest
+
+from tests import systems
+from tests import trunk_parity
+
+# What is a matter of speed alone is compared too.
+SPEED = {
+  'gpt3': dict(remat='full'),
+  'llama': dict(remat='dots'),
+  'gpt2': dict(unroll=2),
+  'gemma2': dict(unroll=2, remat='dots'),
+}
+
+
+@pytest.mark.parametrize('name', systems.SYSTEMS)
+def test_logits_gradients_and_steps_equal_transformers(strict_promotion, name):
+  spec = systems.make(name, **SPEED.get(name, {}))
+  trunk_parity.assert_equal(spec, trunk_parity.load(name))
