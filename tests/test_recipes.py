@@ -6,8 +6,8 @@ import runpy
 import pytest
 
 from t5x_lite import config
-from t5x_lite import data
 from t5x_lite import corruptions
+from t5x_lite import data
 from t5x_lite import errors
 from t5x_lite import recipes
 from t5x_lite import record as records
