@@ -194,8 +194,9 @@ def test_levanter_842_t5x_defect_2_normalizers(normalizer, microbatches):
   x, weights, segments = packed()
   total = 0.0
   with jax.enable_x64(True):
-    weights, segments = jnp.asarray(weights), jnp.asarray(segments)
-    shares, divisor = losses.normalize(normalizer, weights, segments)
+    shares, divisor = losses.normalize(
+      normalizer, jnp.asarray(weights), jnp.asarray(segments)
+    )
     for n in range(microbatches):
       part = slice(n, None, microbatches)
       share = 1.0 if shares is None else shares[part]
