@@ -35,6 +35,21 @@ def strict_promotion():
     yield
 
 
+@pytest.fixture
+def command(capsys):
+  """Runs a command in this process: what it prints, once it ended well."""
+
+  def run(*arguments, code=0):
+    from t5x_lite import cli
+
+    capsys.readouterr()
+    assert cli.main([str(argument) for argument in arguments]) == code
+    out, err = capsys.readouterr()
+    return out + err
+
+  return run
+
+
 # Marker: why its tests are skipped, unless the marker expression names it.
 ON_DEMAND = {
   'faults': 'takes minutes; run `make faults`',

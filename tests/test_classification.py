@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import t5_numpy
 
 from t5x_lite import data
 from t5x_lite import errors
@@ -20,6 +21,7 @@ from t5x_lite import partitioning
 from t5x_lite import specs
 from t5x_lite import train
 from t5x_lite.data import vocabularies
+from tests import exact
 from tests import tiny
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'classifier.npz'
@@ -170,30 +172,6 @@ def test_sentinels_that_it_needs(extra_ids, what):
 # -- losses -------------------------------------------------------------------
 
 
-def below(arrays, prefix):
-  return {
-    name.removeprefix(prefix): x
-    for name, x in arrays.items()
-    if name.startswith(prefix)
-  }
-
-
-def nest(flat):
-  tree = {}
-  for path, value in flat.items():
-    *folders, name = path.split('/')
-    node = tree
-    for folder in folders:
-      node = node.setdefault(folder, {})
-    node[name] = value
-  return tree
-
-
-def flatten(tree):
-  leaves = jax.tree_util.tree_leaves_with_path(tree)
-  return {partitioning.path_name(path): np.asarray(x) for path, x in leaves}
-
-
 def l3(model, params, batch, lm_weight=0.5):
   """L2 + lm_weight * L1 as the report has it, and what it is made of."""
   logits_BLV, classes_BC = model.classify(params, batch)
@@ -235,13 +213,13 @@ def parity(case, shape):
       jax.value_and_grad(lambda *x: l3(model, *x), has_aux=True)
     )
     (total, (lm, class_loss, classes_BC)), grads = measured(
-      nest(params), case['batch']
+      exact.nest(params), case['batch']
     )
   np.testing.assert_allclose(classes_BC, case['class_logits'], atol=1e-9)
   assert abs(float(lm) - case['loss']) < 1e-10
   assert abs(float(class_loss) - case['class_loss']) < 1e-10
   assert abs(float(total) - case['class_loss'] - 0.5 * case['loss']) < 1e-10
-  found = flatten(grads)
+  found = exact.flatten(grads)
   assert found.keys() == case['grads'].keys()
   for path, grad in case['grads'].items():
     np.testing.assert_allclose(found[path], grad, atol=1e-8, err_msg=path)
@@ -251,7 +229,8 @@ def test_loss_and_gradients_are_those_of_transformers():
   with np.load(GOLDEN, allow_pickle=False) as file:
     arrays = dict(file)
   case = {
-    name: below(arrays, f'{name}/') for name in ('params', 'batch', 'grads')
+    name: t5_numpy.below(arrays, f'{name}/')
+    for name in ('params', 'batch', 'grads')
   }
   case |= {
     name: arrays[name] for name in ('loss', 'class_loss', 'class_logits')
@@ -293,7 +272,7 @@ def kept(run, batch, devices):
     state, metrics = step(state, on_mesh)
     grads = state['opt_state']
     grads = grads.get('tensors', grads)
-    return jax.device_get(metrics), flatten(grads), params
+    return jax.device_get(metrics), exact.flatten(grads), params
 
 
 @pytest.mark.parametrize(
@@ -314,7 +293,7 @@ def test_levanter_842_each_loss_has_its_own_denominator(
       )
     )
     (_, (lm, class_loss, classes_BC)), expected = wanted(params)
-  for path, grad in flatten(expected).items():
+  for path, grad in exact.flatten(expected).items():
     np.testing.assert_allclose(
       grads[path], grad, rtol=2e-5, atol=2e-6, err_msg=path
     )

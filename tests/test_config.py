@@ -719,6 +719,7 @@ TOLD = [
   'loss_normalizer',
   'model.dropout',
   'model.dropout_kind',
+  'model.attention',
   'model.dtype',
   'model.remat',
   'model.unroll',

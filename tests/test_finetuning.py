@@ -32,19 +32,6 @@ def pairs(tmp_path_factory):
 
 
 @pytest.fixture
-def command(capsys):
-  """Runs a command in this process: what it prints, once it ended well."""
-
-  def run(*arguments, code=0):
-    capsys.readouterr()
-    assert cli.main([str(argument) for argument in arguments]) == code
-    out, err = capsys.readouterr()
-    return out + err
-
-  return run
-
-
-@pytest.fixture
 def tune(command, pairs, pretrained):
   """Fine-tunes in a workdir."""
 

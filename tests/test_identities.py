@@ -5,10 +5,6 @@ import types
 import jax
 import numpy as np
 import pytest
-from test_t5_parity import flatten
-from test_t5_parity import float64
-from test_t5_parity import nest
-from test_t5_parity import run
 
 from t5x_lite import models
 from t5x_lite import partitioning
@@ -17,6 +13,10 @@ from t5x_lite import train
 from tests import systems
 from tests import tiny
 from tests import trunk_parity
+from tests.exact import flatten
+from tests.exact import float64
+from tests.exact import nest
+from tests.exact import run
 
 ROWS, LENGTH = 4, 16  # of all batches here, so that each model compiles once
 DECODERS = [name for name, s in systems.SYSTEMS.items() if s['decoder_layers']]

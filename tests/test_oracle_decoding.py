@@ -12,6 +12,7 @@ import test_t5_parity as parity
 from t5x_lite import decoding
 from t5x_lite import models
 from t5x_lite import specs
+from tests import exact
 
 torch = pytest.importorskip('torch', reason='needs torch; run `make oracle`')
 transformers = pytest.importorskip('transformers', reason='run `make oracle`')
@@ -79,7 +80,7 @@ def test_greedy_and_beams_are_theirs(seed, alpha):
       early_stopping='never',
     )
   named = {k: p.detach().numpy() for k, p in theirs.named_parameters()}
-  with parity.float64():
+  with exact.float64():
     model = models.build(parity.make_spec(SIZES, dtype='float64'))
     batch = decoding.prompts.batch(
       model.spec, [row[m > 0] for row, m in zip(tokens, mask)], 9, 0
@@ -88,7 +89,7 @@ def test_greedy_and_beams_are_theirs(seed, alpha):
       lambda params: decoding.decode(
         model, params, batch, spec, LENGTH, 12, EOS
       )
-    )(parity.nest(goldens.to_tree(SIZES, named)))
+    )(exact.nest(goldens.to_tree(SIZES, named)))
   ours, _, ranks = map(np.asarray, found)
   assert np.array_equal(ours.reshape(-1, LENGTH), rows)
   if scores is not None:  # theirs are in float32

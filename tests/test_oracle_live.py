@@ -9,6 +9,7 @@ import pytest
 import test_t5_parity as parity
 
 from t5x_lite import models
+from tests import exact
 
 torch = pytest.importorskip('torch', reason='needs torch; run `make oracle`')
 pytest.importorskip('transformers', reason='run `make oracle`')
@@ -74,9 +75,9 @@ def test_packed_equals_each_example_alone(name, seed):
   params = goldens.to_tree(
     choices, {name: p.detach().numpy() for name, p in named.items()}
   )
-  with parity.float64():
+  with exact.float64():
     model = models.build(parity.make_spec(choices, dtype='float64'))
-    got_BLV = parity.run(model.apply)(parity.nest(params), packed)
+    got_BLV = exact.run(model.apply)(exact.nest(params), packed)
   for n, _ in enumerate(lengths, start=1):
     alone = {
       name: row[packed[f'{name[:7]}_segment_ids'] == n][None]

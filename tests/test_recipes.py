@@ -223,20 +223,19 @@ def test_each_stack_of_a_recipe_has_rows_to_read(name):
     assert widths['decoder'] <= run.model.position.length
 
 
+def shape_of(model):
+  """As the tables above have it."""
+  names = 'embed_dim num_heads encoder_layers decoder_layers head_dim mlp_dim'
+  return [getattr(model, name) for name in names.split()]
+
+
 @pytest.mark.parametrize(('prefix', 'size'), SIZES)
 def test_ladders_have_the_published_shapes(prefix, size):
   sizes, vocab_size, batch_size, lengths = LADDERS[prefix]
   *shape, parameters = sizes[size]
   run = config.load([prefix + size])
   model = run.model
-  assert shape == [
-    model.embed_dim,
-    model.num_heads,
-    model.encoder_layers,
-    model.decoder_layers,
-    model.head_dim,
-    model.mlp_dim,
-  ]
+  assert shape == shape_of(model)
   assert recipes.info(prefix + size).parameters == parameters
   assert model.vocab_size == vocab_size
   assert (run.steps, run.batch_size) == (1_000_000, batch_size)
@@ -270,14 +269,7 @@ def test_ul2_has_the_published_shapes(size):
   *shape, parameters = UL2[size]
   run = config.load([f'ul2/{size}'])
   model = run.model
-  assert shape == [
-    model.embed_dim,
-    model.num_heads,
-    model.encoder_layers,
-    model.decoder_layers,
-    model.head_dim,
-    model.mlp_dim,
-  ]
+  assert shape == shape_of(model)
   assert recipes.info(f'ul2/{size}').parameters == parameters
   assert (model.activation, model.gated) == ('silu', True)
   assert model.tie_embeddings and not model.dropout

@@ -39,19 +39,6 @@ def corpus(tmp_path_factory):
 
 
 @pytest.fixture
-def command(capsys):
-  """Runs a command in this process: what it prints, once it ended well."""
-
-  def run(*arguments, code=0):
-    capsys.readouterr()
-    assert cli.main([str(argument) for argument in arguments]) == code
-    out, err = capsys.readouterr()
-    return out + err
-
-  return run
-
-
-@pytest.fixture
 def train(command, corpus):
   """Trains the small run in a workdir."""
 

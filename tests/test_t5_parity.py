@@ -3,7 +3,6 @@
 The golden numbers are made by golden/make_t5_goldens.py.
 """
 
-import contextlib
 import json
 import math
 import pathlib
@@ -19,6 +18,10 @@ from t5x_lite import models
 from t5x_lite import specs
 from t5x_lite.nn import modules
 from t5x_lite.nn import positions
+from tests.exact import flatten
+from tests.exact import float64
+from tests.exact import nest
+from tests.exact import run
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden'
 SYSTEMS = ('t5_1_0', 't5_1_1', 'umt5')
@@ -46,39 +49,6 @@ def make_spec(choices, **more):
   names = ('buckets', 'max_distance', 'per_layer')
   position = specs.T5Bias(**{name: choices.pop(name) for name in names})
   return specs.Transformer(position=position, **choices | more)
-
-
-def nest(flat):
-  """A nested dict of a dict by path."""
-  tree = {}
-  for path, value in flat.items():
-    *folders, name = path.split('/')
-    node = tree
-    for folder in folders:
-      node = node.setdefault(folder, {})
-    node[name] = value
-  return tree
-
-
-def flatten(tree):
-  leaves = jax.tree_util.tree_leaves_with_path(
-    tree, is_leaf=lambda x: isinstance(x, tuple)
-  )
-  path_name = jax.tree_util.keystr
-  return {path_name(p, simple=True, separator='/'): v for p, v in leaves}
-
-
-def run(fn):
-  """Compiles for the test of numbers, not of speed."""
-  options = {'xla_backend_optimization_level': 0}  # half the time to compile
-  return jax.jit(fn, compiler_options=options)
-
-
-@contextlib.contextmanager
-def float64():
-  # jax makes int64 of what is int32 elsewhere: mixtures are no fault here
-  with jax.enable_x64(True), jax.numpy_dtype_promotion('standard'):
-    yield
 
 
 def measure(spec, params, batch):

@@ -6,16 +6,16 @@ import pathlib
 import jax
 import jax.numpy as jnp
 import numpy as np
-from test_t5_parity import flatten
-from test_t5_parity import float64
-from test_t5_parity import nest
-from test_t5_parity import run
 
 from t5x_lite import losses
 from t5x_lite import models
 from t5x_lite import optimizers
 from t5x_lite import specs
 from tests import systems
+from tests.exact import flatten
+from tests.exact import float64
+from tests.exact import nest
+from tests.exact import run
 
 GOLDEN = pathlib.Path(__file__).parent / 'golden' / 'trunk'
 

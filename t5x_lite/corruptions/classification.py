@@ -7,6 +7,8 @@ vocabulary, are the first three sentinels here: no pretraining of a language
 model reads them, so that they are as random as GPT's when fine-tuning begins.
 """
 
+import functools
+
 import numpy as np
 
 from t5x_lite import errors
@@ -71,6 +73,7 @@ def joint_length(objective, lengths):
   return lengths['inputs']
 
 
+@functools.lru_cache(maxsize=8)  # asked for with each batch
 def _labels(objective, vocabulary):
   """Tokens of each label with EOS, 0 behind it: int32 [C, K]."""
   rows = [

@@ -7,6 +7,8 @@ mode is text, as it is in the published checkpoints, and its tokens stand before
 the inputs.
 """
 
+import functools
+
 import numpy as np
 
 from t5x_lite import errors
@@ -21,10 +23,15 @@ MIN_LENGTH = max(module.MIN_LENGTH for module in MEMBERS.values())
 ENDS_DOCUMENTS = False
 
 
+@functools.lru_cache(maxsize=64)  # asked for with each batch
+def _mode(text, vocabulary):
+  return tuple(vocabulary.encode(text))
+
+
 def _members(objective, lengths, vocabulary):
   """(module, spec, mode ids, lengths that are left) of each member."""
   for member in objective.members:
-    mode = vocabulary.encode(member.mode)
+    mode = _mode(member.mode, vocabulary)
     left = lengths | {'inputs': lengths['inputs'] - len(mode)}
     module = MEMBERS[type(member.objective)]
     yield module, member.objective, mode, left
