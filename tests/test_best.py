@@ -190,6 +190,7 @@ def sources():
   found.names = ['validation', 'task']
   found.mixtures = {'mixture': ['task']}
   found._tasks = {'task': types.SimpleNamespace()}
+  found._held_out = types.SimpleNamespace(class_metrics=())
   return found
 
 

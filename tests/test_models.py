@@ -22,6 +22,7 @@ SHAPES = {
 }
 ROWS, LENGTH = 4, 8  # of all batches here, so that each is compiled once
 NUM_IDS = 120  # of the vocabulary, of 128 rows of the table
+MOST_PREFIX = 3  # tokens that a sequence may have to begin with
 
 
 @pytest.fixture(scope='module', params=SHAPES)
@@ -29,38 +30,35 @@ def system(request):
   """A model, its parameters, a batch, and both ways to run it, compiled."""
   model = models.build(tiny.transformer(**SHAPES[request.param]))
   batch = tiny.batch(ROWS, inputs=16, targets=LENGTH)
-  batch['decoder_segment_ids'][:] = 1
   params = tiny.params(model)
   decode = jax.jit(
-    functools.partial(decoding.greedy, model),
-    static_argnames=('length', 'num_ids'),
+    functools.partial(decoding.decode, model),
+    static_argnames=('spec', 'length', 'num_ids'),
   )
 
-  def greedy(eos_id, prompt=(), params=params):
-    forced = np.full((ROWS, LENGTH), -1, np.int32)
-    for row, tokens in enumerate(prompt):
-      forced[row, : len(tokens)] = tokens
-    tokens, log_probs = decode(
+  def greedy(eos_id, prefixes=None, params=params):
+    rows = [row[row > 0] for row in batch['encoder_input_tokens']]
+    tokens, log_probs, _ = decode(
       params,
-      batch['encoder_input_tokens'],
-      batch['encoder_segment_ids'],
-      length=LENGTH,
-      num_ids=NUM_IDS,
-      eos_id=eos_id,
-      prompt_BP=forced,
+      decoding.prompts.batch(model.spec, rows, 16, 0, prefixes),
+      specs.Greedy(),
+      LENGTH,
+      NUM_IDS,
+      eos_id,
     )
-    return np.asarray(tokens), np.asarray(log_probs)
+    return np.asarray(tokens[:, 0]), np.asarray(log_probs[:, 0])
 
   apply = jax.jit(model.apply)
 
   def teacher_forced(targets, params=params):
     """Log probabilities [B, L, V] of each token after these before it."""
-    inputs = np.pad(targets, ((0, 0), (1, 0)))[:, :LENGTH]
-    return np.asarray(
-      jax.nn.log_softmax(
-        apply(params, batch | {'decoder_input_tokens': inputs})
-      )
-    )
+    shape = targets.shape
+    decoder = {
+      'decoder_input_tokens': np.pad(targets, ((0, 0), (1, 0)))[:, :-1],
+      'decoder_segment_ids': np.ones(shape, np.int32),
+      'decoder_positions': np.broadcast_to(np.arange(shape[1]), shape),
+    }
+    return np.asarray(jax.nn.log_softmax(apply(params, batch | decoder)))
 
   return types.SimpleNamespace(
     model=model,
@@ -71,26 +69,18 @@ def system(request):
   )
 
 
-def brute_force_greedy(system, eos):
+def brute_force_greedy(system, eos, prefixes=((),) * ROWS):
   """Greedy decoding by running the whole model for each token."""
-  tokens, done = np.zeros((ROWS, LENGTH), np.int32), np.zeros(ROWS, bool)
+  rows = [[] for _ in range(ROWS)]
   for n in range(LENGTH):
-    best = np.argmax(system.teacher_forced(tokens)[:, n, :NUM_IDS], -1)
-    tokens[:, n] = np.where(done, 0, best)
-    done |= tokens[:, n] == eos
-  return tokens
-
-
-def test_cached_decoding_equals_teacher_forcing(system):
-  targets = system.batch['decoder_target_tokens']
-  wanted = system.teacher_forced(targets)
-  tokens, log_probs = system.greedy(-1, prompt=targets)
-  np.testing.assert_array_equal(tokens, targets)
-  np.testing.assert_allclose(
-    log_probs,
-    np.take_along_axis(wanted, targets[..., None], -1)[..., 0],
-    atol=2e-4,
-  )
+    before = np.zeros((ROWS, LENGTH + MOST_PREFIX), np.int32)
+    for row, prefix, tokens in zip(before, prefixes, rows):
+      row[: len(prefix) + n] = [*prefix, *tokens]
+    log_probs = system.teacher_forced(before)[..., :NUM_IDS]
+    for row, prefix, tokens in zip(log_probs, prefixes, rows):
+      done = eos in tokens
+      tokens.append(0 if done else int(np.argmax(row[len(prefix) + n])))
+  return np.array(rows)
 
 
 def test_greedy_is_the_likeliest_token_each_time(system):
@@ -107,15 +97,12 @@ def test_greedy_is_the_likeliest_token_each_time(system):
   assert (log_probs[~after_end] < 0).all()
 
 
-def test_a_prompt_comes_first(system):
-  tokens, _ = system.greedy(-1, prompt=[[7, 9], [11]])
-  free, _ = system.greedy(-1)
-  assert tokens[0, :2].tolist() == [7, 9]
-  assert tokens[1, 0] == 11
-  np.testing.assert_array_equal(tokens[2:], free[2:])
-  wanted = np.argmax(system.teacher_forced(tokens)[..., :NUM_IDS], -1)
-  np.testing.assert_array_equal(tokens[0, 2:], wanted[0, 2:])
-  np.testing.assert_array_equal(tokens[1, 1:], wanted[1, 1:])
+def test_sequences_go_on_from_their_prefixes(system):
+  prefixes = [[7, 9], [11], [], [5, 5, 6]]
+  tokens, _ = system.greedy(-1, prefixes)
+  np.testing.assert_array_equal(
+    tokens, brute_force_greedy(system, -1, prefixes)
+  )
 
 
 @pytest.mark.parametrize('system', ['t5_1_0'], indirect=True)
@@ -137,11 +124,9 @@ def test_rows_past_the_vocabulary_are_never_chosen(system):
 @pytest.mark.parametrize('system', ['t5_1_1'], indirect=True)
 def test_unrolling_is_a_matter_of_speed_alone(system):
   unrolled = models.build(tiny.replace(system.model.spec, unroll=2))
-  targets = system.batch['decoder_input_tokens'][:, 1:]
-  targets = np.pad(targets, ((0, 0), (0, 1)))
   np.testing.assert_allclose(
-    jax.nn.log_softmax(jax.jit(unrolled.apply)(system.params, system.batch)),
-    system.teacher_forced(targets),
+    jax.jit(unrolled.apply)(system.params, system.batch),
+    jax.jit(system.model.apply)(system.params, system.batch),
     atol=1e-5,
   )
 
@@ -166,13 +151,13 @@ def test_strict_promotion(strict_promotion, shape, dtype):
   keys = jax.random.split(jax.random.key(0), 2)
   grads = jax.eval_shape(jax.grad(loss), model.abstract, batch, keys)
   assert grads == model.abstract
-  tokens, log_probs = jax.eval_shape(
-    lambda params, tokens, segments: decoding.greedy(
-      model, params, tokens, segments, 5, 100, 1, np.zeros((2, 0), np.int32)
+  prompts = decoding.prompts.batch(spec, [[3, 4], [5]], 16, 0)
+  tokens, log_probs, _ = jax.eval_shape(
+    lambda params, prompts: decoding.decode(
+      model, params, prompts, specs.Greedy(), 5, 100, 1
     ),
     model.abstract,
-    batch['encoder_input_tokens'],
-    batch['encoder_segment_ids'],
+    prompts,
   )
   assert (tokens.dtype, log_probs.dtype) == (np.int32, np.float32)
 
