@@ -188,11 +188,17 @@ def path_name(path):
   return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
+def is_one_device():
+  """Whether what is traced now will run on one device."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return mesh.empty or mesh.size == 1
+
+
 def constrain(x, axes):
   """Lays an activation on the current mesh; nothing without a mesh."""
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty or mesh.size == 1:
+  if is_one_device():
     return x
+  mesh = jax.sharding.get_abstract_mesh()
   return jax.lax.with_sharding_constraint(
     x, partition_spec(x.shape, axes, mesh)
   )

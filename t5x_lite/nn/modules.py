@@ -10,7 +10,6 @@ import jax.numpy as jnp
 
 from t5x_lite import partitioning
 from t5x_lite import specs
-from t5x_lite.nn import cpu
 from t5x_lite.nn import initializers
 
 
@@ -50,7 +49,7 @@ def _einsum_backward(equation, dtype, operands, gradient):
   del dtype
   (x, y), (inputs, out) = operands, equation.split('->')
   of_x, of_y = inputs.split(',')
-  gradient, x = cpu.apart(gradient.astype(x.dtype), x)
+  gradient = gradient.astype(x.dtype)
   return (
     jnp.einsum(f'{out},{of_y}->{of_x}', gradient, y),
     jnp.einsum(f'{of_x},{out}->{of_y}', x, gradient),
@@ -58,6 +57,25 @@ def _einsum_backward(equation, dtype, operands, gradient):
 
 
 einsum.defvjp(_einsum_forward, _einsum_backward)
+
+
+def linear(equation, x, kernel):
+  """The einsum of a kernel, as a product of matrices where that is free.
+
+  Where a row's places lie on one device, all rows are one axis: a gradient is
+  then summed over that axis, for which XLA's CPU backend needs no transposed
+  copy of what it sums. It makes one for two, at a hundredth of memory's speed.
+
+  Args:
+    equation: such as 'BLE,EHD->BLHD'.
+    x: [B, L, ...].
+    kernel: an array of the same dtype.
+  """
+  if 'BL' not in equation or not partitioning.is_one_device():
+    return einsum(equation, x, kernel)
+  rows = x.reshape(-1, *x.shape[2:])
+  y = einsum(equation.replace('BL', 'B'), rows, kernel)
+  return y.reshape(*x.shape[:2], *y.shape[1:])
 
 
 @jax.custom_vjp
@@ -111,7 +129,7 @@ class Dense(nnx.Module):
       self.bias = param(rngs, shape, tuple(left), initializers.zeros)
 
   def __call__(self, x):
-    y = einsum(self.equation, x, self.kernel[...].astype(x.dtype))
+    y = linear(self.equation, x, self.kernel[...].astype(x.dtype))
     if self.has_bias:
       y += jnp.expand_dims(self.bias[...].astype(y.dtype), (0, 1))
     return y
@@ -167,7 +185,7 @@ class Embed(nnx.Module):
     if self.spec.scale_logits:
       x_BLE = x_BLE / math.sqrt(x_BLE.shape[-1])
     table_VE = self.embedding[...].astype(x_BLE.dtype)
-    return einsum('BLE,VE->BLV', x_BLE, table_VE)
+    return linear('BLE,VE->BLV', x_BLE, table_VE)
 
 
 ACTIVATIONS = {
@@ -197,11 +215,16 @@ class Mlp(nnx.Module):
     self.wo = Dense(rngs, spec, 'mlp', 'BLF,FE->BLE', f | e, depth)
 
   def __call__(self, x_BLE, keys_B):
-    activation = ACTIVATIONS[self.spec.activation]
+    # Backward computes it again: quicker than to keep its parts for it.
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def activate(h_BLF, gated_BLF=None):
+      h_BLF = ACTIVATIONS[self.spec.activation](h_BLF)
+      return h_BLF if gated_BLF is None else h_BLF * gated_BLF
+
     if self.spec.gated:
-      h_BLF = activation(self.wi_0(x_BLE)) * self.wi_1(x_BLE)
+      h_BLF = activate(self.wi_0(x_BLE), self.wi_1(x_BLE))
     else:
-      h_BLF = activation(self.wi(x_BLE))
+      h_BLF = activate(self.wi(x_BLE))
     if self.spec.dropout_kind == 't5':
       h_BLF = dropout(h_BLF, self.spec.dropout, keys_B, site=0)
     return self.wo(h_BLF)

@@ -1,6 +1,5 @@
 """The formula as it stands."""
 
-import jax
 import jax.numpy as jnp
 
 from t5x_lite.nn import modules
@@ -13,12 +12,14 @@ def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
   wide = modules.at_least_float32(q_BQHD.dtype)
   b, q, h, d = q_BQHD.shape
   k, g = k_BKGD.shape[1:3]
+  # Turned around once, here, and not in each of the six products.
+  q_BHQD, k_BGKD, v_BGKD = (x.swapaxes(1, 2) for x in (q_BQHD, k_BKGD, v_BKGD))
   if g == h:
-    logits_BHQK = modules.einsum('BQHD,BKHD->BHQK', q_BQHD, k_BKGD, wide)
+    logits_BHQK = modules.einsum('BHQD,BHKD->BHQK', q_BHQD, k_BGKD, wide)
   else:
-    q_BQGRD = q_BQHD.reshape(b, q, g, h // g, d)
+    q_BGRQD = q_BHQD.reshape(b, g, h // g, q, d)
     logits_BHQK = modules.einsum(
-      'BQGRD,BKGD->BGRQK', q_BQGRD, k_BKGD, wide
+      'BGRQD,BGKD->BGRQK', q_BGRQD, k_BGKD, wide
     ).reshape(b, h, q, k)
   if scale != 1:
     logits_BHQK = logits_BHQK * jnp.asarray(scale, wide)
@@ -26,12 +27,13 @@ def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
     bias_BHQK = bias if hasattr(bias, 'ndim') else bias.matrix()[None]
     logits_BHQK = logits_BHQK + bias_BHQK.astype(wide)
   logits_BHQK = jnp.where(mask.matrix()[:, None], logits_BHQK, HIDDEN)
-  weights_BHQK = jax.nn.softmax(logits_BHQK).astype(v_BKGD.dtype)
+  weights_BHQK = modules.softmax(logits_BHQK).astype(v_BKGD.dtype)
   if dropout is not None:
     weights_BHQK = dropout(weights_BHQK)
   if g == h:
-    return modules.einsum('BHQK,BKHD->BQHD', weights_BHQK, v_BKGD)
-  weights_BGRQK = weights_BHQK.reshape(b, g, h // g, q, k)
-  return modules.einsum('BGRQK,BKGD->BQGRD', weights_BGRQK, v_BKGD).reshape(
-    b, q, h, d
-  )
+    y_BHQD = modules.einsum('BHQK,BHKD->BHQD', weights_BHQK, v_BGKD)
+  else:
+    weights_BGRQK = weights_BHQK.reshape(b, g, h // g, q, k)
+    y_BGRQD = modules.einsum('BGRQK,BGKD->BGRQD', weights_BGRQK, v_BGKD)
+    y_BHQD = y_BGRQD.reshape(b, h, q, d)
+  return y_BHQD.swapaxes(1, 2)
