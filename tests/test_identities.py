@@ -20,6 +20,7 @@ from tests.exact import run
 
 ROWS, LENGTH = 4, 16  # of all batches here, so that each model compiles once
 DECODERS = [name for name, s in systems.SYSTEMS.items() if s['decoder_layers']]
+PAIRS = [name for name in DECODERS if 'encoder_layers' in systems.SYSTEMS[name]]
 MOVES = 1e-3  # what a change that should show moves at least
 
 
@@ -153,6 +154,24 @@ def test_megatron_486_padding_moves_nothing(system, examples):
   )
 
 
+@pytest.mark.parametrize('system', PAIRS, indirect=True)
+def test_t5x_defect_15_what_an_example_lacks_is_nobody_elses(system, examples):
+  """Without inputs its targets see none, packed or alone, and no padding.
+
+  T5X: an example without targets left its inputs to the next one's.
+  """
+  no_targets, no_inputs = (
+    make_example(system.spec, 9, *size) for size in ((0, 4), (5, 0))
+  )
+  whole = [examples[0], no_targets, no_inputs, examples[2]]
+  rows = [whole, *([whole[n]] for n in (0, 2, 3))]
+  batch, other = (pack(system.spec, rows, junk=junk) for junk in (None, 1))
+  got, valid_BL = system.logits(batch), batch[system.main] > 0
+  np.testing.assert_array_equal(system.logits(other)[valid_BL], got[valid_BL])
+  packed, alone = got[0][valid_BL[0]], got[1:][valid_BL[1:]]
+  np.testing.assert_allclose(packed, alone, rtol=0, atol=1e-11)
+
+
 def test_each_token_is_seen_by_those_that_may(system):
   """A change shows where the mask says, and nowhere else."""
   spec, n, prefix = system.spec, 14, 7
@@ -199,10 +218,10 @@ def test_positions_count_as_the_scheme_says(system):
 
 @pytest.mark.parametrize('system', DECODERS, indirect=True)
 def test_cached_decoding_equals_teacher_forcing(system):
-  """With prompts of unequal length."""
+  """With prompts of unequal length, and inputs down to none."""
   spec, model, prompts = system.spec, system.model, (4, 2, 1, 3)
   rows = [
-    [make_example(spec, seed, 10, inputs=9 - seed, prefix=n)]
+    [make_example(spec, seed, 10, inputs=9 - 3 * seed, prefix=n)]
     for seed, n in enumerate(prompts)
   ]
   batch = pack(spec, rows)

@@ -100,6 +100,11 @@ def test_masks():
     [0, 0, 1],  # else a row of padding would have nothing to see
   ]
 
+  few = masks.Mask(
+    query_segments_BQ=segments, key_segments_BK=np.array([[2, 2]])
+  )
+  assert few.sees().tolist() == [[False, False, True, False]]
+
   def see(*shape, **rules):
     return make_mask(*shape, **rules).matrix()[0].astype(int).tolist()
 
@@ -124,6 +129,26 @@ def test_a_prefix_is_seen_both_ways_within_its_example():
     [0, 0, 0, 1, 1, 1, 0],
     [0, 0, 0, 0, 0, 0, 1],
   ]
+
+
+def test_survey_e1_rope_turns_queries_and_keys_of_each_layer_alone():
+  """Neither values nor embeddings: RoFormer is a BERT with this, no Reformer.
+
+  So positions show as long as any layer has queries, and then no more.
+  """
+  model = models.build(
+    tiny.transformer(encoder_layers=0, position=specs.Rope())
+  )
+  params, batch = tiny.params(model), tiny.batch(2)
+  apart = batch | {'decoder_positions': 3 * batch['decoder_positions']}
+  apply = jax.jit(model.apply)
+  kernel = params['decoder']['layers']['attention']['query']['kernel']
+  drawn = kernel.copy()
+  for without in ([], [0], [1], [0, 1]):
+    kernel[:] = drawn
+    kernel[without] = 0
+    moved = np.abs(apply(params, apart) - apply(params, batch)).max()
+    assert moved > 1e-3 if len(without) < 2 else moved == 0
 
 
 def attend_by_hand(q, k, v, mask, bias):

@@ -149,6 +149,14 @@ def test_other_families_have_the_published_shapes(name):
   assert recipes.info(name).parameters == parameters
 
 
+def test_survey_e11_gates_of_t5_1_1_cost_no_parameters():
+  """A survey has half as many again, which is so at an equal width."""
+  old, new = (config.load([f't5/{n}_base']).model for n in ('1_0', '1_1'))
+  assert 2 * old.mlp_dim == 3 * new.mlp_dim
+  untied = new.vocab_size * new.embed_dim  # logits, all that is more
+  assert count(new) - count(old) == untied
+
+
 @pytest.mark.parametrize('size', T5_1_1)
 def test_architectures_of_t5_differ_in_what_they_are_named_for(size):
   """LM: no encoder; prefix LM: no more than that; shared: one stack."""

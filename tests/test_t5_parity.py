@@ -462,9 +462,7 @@ def test_bfloat16_is_near_and_its_logits_are_float32():
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_transformers_18899_23135_hard_rows_and_large_activations_are_finite(
-  dtype,
-):
+def test_transformers_18899_23135_23918_hard_rows_and_streams_are_finite(dtype):
   """A row of padding, a row without inputs, and a stream of 7e5.
 
   Rows of padding fill the last batch of an evaluation. So large a stream

@@ -3,6 +3,7 @@
 import functools
 
 from flax import nnx
+import jax.numpy as jnp
 
 from t5x_lite import partitioning
 from t5x_lite.nn import attention
@@ -41,7 +42,8 @@ class Layer(nnx.Module):
       x_BQE: the stream.
       mask: masks.Mask of the own sequence.
       position: (bias, rotate) of the whole stack, each may be None.
-      encoder: None, or (encoded_BKE or its keys and values, masks.Mask).
+      encoder: None, or (encoded_BKE or its keys and values, masks.Mask, what
+        that `sees`).
       keys_B: dropout keys, or None.
       layer: its number.
       cache: None, or the attention.Cache of what was decoded so far.
@@ -78,10 +80,12 @@ class Layer(nnx.Module):
       return self.attention(y_BQE, keys_values, mask, bias, key(1), rotate)
 
     def look(y_BQE):
-      memory, cross_mask = encoder
+      memory, cross_mask, sees_BQ = encoder
       if not isinstance(memory, tuple):
         memory = self.cross_attention.keys_values(memory)
-      return self.cross_attention(y_BQE, memory, cross_mask, None, key(2))
+      y_BQE = self.cross_attention(y_BQE, memory, cross_mask, None, key(2))
+      # Else an example without inputs would find the mean of all others'.
+      return jnp.where(sees_BQ[..., None], y_BQE, 0)
 
     x_BQE = add(x_BQE, 'attention', attend, site=0)
     if encoder is not None:

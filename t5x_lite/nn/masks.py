@@ -58,6 +58,18 @@ class Mask:
       seen_BQK &= (jnp.abs(after_QK) < self.window)[None]
     return seen_BQK
 
+  def sees(self):
+    """Booleans [B, Q], true where a query's example has any key.
+
+    In memory linear in the length, as `matrix` is not.
+    """
+    n = sum(self.shape) + 1  # each example has a token, and 0 is padding
+
+    def of_row(query_Q, key_K):
+      return jnp.zeros(n, bool).at[key_K].set(True)[query_Q]
+
+    return jax.vmap(of_row)(self.query_segments_BQ, self.key_segments_BK)
+
   def reach(self, queries):
     """How many keys, at most, so many neighbouring queries see."""
     keys = self.shape[1]

@@ -74,11 +74,12 @@ class Stack(nnx.Module):
 
     graphdef, params = nnx.split(self.layers)
     memory = None
-    if encoder is not None and isinstance(encoder[0], tuple):
-      memory = encoder[0]
+    if encoder is not None:
+      memory = encoder[0] if isinstance(encoder[0], tuple) else None
+      encoder = *encoder, encoder[1].sees()
 
     def one(x_BQE, cache, params, n, memory, window):
-      around = encoder if memory is None else (memory, encoder[1])
+      around = encoder if memory is None else (memory, *encoder[1:])
       return nnx.merge(graphdef, params)(
         x_BQE,
         dataclasses.replace(mask, window=window),
