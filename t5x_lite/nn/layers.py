@@ -41,7 +41,8 @@ class Layer(nnx.Module):
       x_BQE: the stream.
       mask: masks.Mask of the own sequence.
       position: (bias, rotate) of the whole stack, each may be None.
-      encoder: None, or (encoded_BKE or its keys and values, masks.Mask).
+      encoder: None, or (encoded_BKE or its keys and values, masks.Mask); with a
+        cache, they are heads first.
       keys_B: dropout keys, or None.
       layer: its number.
       cache: None, or the attention.Cache of what was decoded so far.
@@ -72,13 +73,16 @@ class Layer(nnx.Module):
 
     def attend(y_BQE):
       nonlocal new, cache
-      new = keys_values = self.attention.keys_values(y_BQE, rotate)
+      new = self.attention.keys_values(y_BQE, rotate)
       if cache is not None:
-        cache, keys_values = cache.add(layer, *new)
-      return self.attention(y_BQE, keys_values, mask, bias, key(1), rotate)
+        cache, parts = cache.add(layer, *new)
+        return self.attention.step(y_BQE, parts, mask, bias, rotate)
+      return self.attention(y_BQE, new, mask, bias, key(1), rotate)
 
     def look(y_BQE):
       memory, cross_mask = encoder
+      if cache is not None:
+        return self.cross_attention.step(y_BQE, [memory], cross_mask, None)
       if not isinstance(memory, tuple):
         memory = self.cross_attention.keys_values(memory)
       return self.cross_attention(y_BQE, memory, cross_mask, None, key(2))
