@@ -251,7 +251,9 @@ class Model:
   @staticmethod
   def reorder(state, rows_R):
     """The state whose rows are these of the old, each of the same inputs."""
-    return _each_row(state, lambda x, axis: jnp.take(x, rows_R, axis))
+    return _each_row(
+      state, lambda x, axis: jnp.take(x, rows_R, axis, mode='clip')
+    )
 
   @staticmethod
   def repeat(state, n):

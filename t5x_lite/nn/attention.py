@@ -138,7 +138,7 @@ class Attention(nnx.Module):
       bias,
       _scale(spec),
     )
-    return self.out(y_R1HD)
+    return self.out.merged(y_R1HD.reshape(len(y_R1HD), 1, -1))
 
 
 def _scale(spec):

@@ -88,7 +88,20 @@ class Dense(nnx.Module):
       self.bias = param(rngs, shape, tuple(left), initializers.zeros)
 
   def __call__(self, x):
-    y = einsum(self.equation, x, self.kernel[...].astype(x.dtype))
+    return self._biased(
+      einsum(self.equation, x, self.kernel[...].astype(x.dtype))
+    )
+
+  def merged(self, x_BLM):
+    """The same, of an input whose axes that the kernel sums are merged.
+
+    XLA's CPU backend turns a kernel around, at each call, to sum two axes.
+    """
+    kernel_ME = self.kernel[...].astype(x_BLM.dtype)
+    kernel_ME = kernel_ME.reshape(x_BLM.shape[-1], -1)
+    return self._biased(einsum('BLM,ME->BLE', x_BLM, kernel_ME))
+
+  def _biased(self, y):
     if self.has_bias:
       y += jnp.expand_dims(self.bias[...].astype(y.dtype), (0, 1))
     return y
