@@ -251,9 +251,13 @@ class Model:
   @staticmethod
   def reorder(state, rows_R):
     """The state whose rows are these of the old, each of the same inputs."""
-    return _each_row(
-      state, lambda x, axis: jnp.take(x, rows_R, axis, mode='clip')
-    )
+
+    def take(x, axis):
+      # As vectors: XLA's CPU backend is four times slower at blocks.
+      flat = x.reshape(*x.shape[: axis + 1], -1)
+      return jnp.take(flat, rows_R, axis, mode='clip').reshape(x.shape)
+
+    return _each_row(state, take)
 
   @staticmethod
   def repeat(state, n):
