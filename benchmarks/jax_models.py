@@ -16,6 +16,7 @@ def transformer(shape, **changes):
   """specs.Transformer of a shape: T5 1.1, or GPT-2 without tied logits."""
   same = 'vocab_size decoder_layers embed_dim mlp_dim num_heads head_dim'
   fields = {name: shape[name] for name in same.split()}
+  fields['unroll'] = shape['decoder_layers']  # what suits a CPU
   if shape['t5']:
     fields['encoder_layers'] = shape['encoder_layers']
   else:

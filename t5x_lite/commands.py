@@ -152,9 +152,7 @@ def dry_run(run):
   print(f'{model.num_params:,} parameters; mesh: {sizes}')
   for line in partitioning.unsharded(model.abstract, model.axes, mesh):
     print(line)
-  lengths = data.feature_lengths(run)
-  stacks = {'encoder': lengths['inputs'], 'decoder': lengths['targets']}
-  print(program.attention(stacks))
+  print(program.attention(data.widths(run)))
 
 
 def evaluate(options):

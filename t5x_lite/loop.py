@@ -189,12 +189,7 @@ class Loop:
     widths = data.widths(run)
     lengths = [widths.get(side, 0) for side in ('encoder', 'decoder')]
     cost = flops.train_step(run.model, run.batch_size, *lengths)
-    stacks = {
-      side: batch[f'{side}_segment_ids'].shape[1]
-      for side in ('encoder', 'decoder')
-      if f'{side}_segment_ids' in batch
-    }
-    self.say(self.program.attention(stacks))
+    self.say(self.program.attention(widths))
     peak, how = flops.peak(jax.devices())
     self.say(
       f'compiled in {seconds:.1f} s; a step is {cost[0] / 1e9:,.1f} GFLOP, '

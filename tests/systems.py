@@ -91,7 +91,8 @@ ABSENT = [
 ]
 STD = 0.3  # of parameters
 STEPS = 5
-ADAMW = dict(lr=0.01, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1)
+# A rate that float32 holds, in which schedules are computed.
+ADAMW = dict(lr=2**-7, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1)
 
 
 def make(name, sizes=SIZES, **changes):

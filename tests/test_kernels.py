@@ -170,7 +170,6 @@ def assert_near(got, wanted, tolerance):
 
 
 TOLERANCES = {'float32': 2e-6, 'float64': 1e-12, 'bfloat16': 2e-2}
-HERE = 'plain', 'chunked'
 CASES = [
   *((mask, 'toeplitz', 'token', 2, 'float32') for mask in MASKS),
   *((mask, 'array of rows', 't5', 4, 'float64') for mask in MASKS),
@@ -180,8 +179,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize('kernel', HERE)
-@pytest.mark.parametrize('mask, bias, dropout, groups, dtype', CASES)
+@pytest.mark.parametrize(
+  'kernel, mask, bias, dropout, groups, dtype',
+  [
+    *(('chunked', *case) for case in CASES),
+    *(('plain', *case) for case in CASES[::3]),
+  ],
+)
 def test_output_and_gradients(kernel, mask, bias, dropout, groups, dtype):
   with jax.enable_x64(dtype == 'float64'):
     mask, dtype = draw_mask(mask), jnp.dtype(dtype)
@@ -406,9 +410,19 @@ def alone():
 
 
 @pytest.mark.parametrize(
-  'axes', [dict(data=2, sequence=4), dict(tensor=2, sequence=2)], ids=str
+  'attention, axes',
+  [
+    ('chunked', dict(data=2, sequence=4)),
+    *(
+      pytest.param(*case, marks=pytest.mark.parallel)
+      for case in [
+        ('plain', dict(data=2, sequence=4)),
+        ('plain', dict(tensor=2, sequence=2)),
+        ('chunked', dict(tensor=2, sequence=2)),
+      ]
+    ),
+  ],
 )
-@pytest.mark.parametrize('attention', ['plain', 'chunked'])
 def test_a_length_shared_by_devices(alone, attention, axes):
   assert_near(gradients(attention, **axes), alone, 3e-7)
 
@@ -449,12 +463,12 @@ def chosen(platform, length=2048, rows=8, first=True, queries=None, **changes):
     ('plain', 'one query', dict(platform='tpu', queries=1)),
     (
       'chunked',
-      'plain weights take 4 GiB a device; splash has no bias, as T5Bias needs',
+      'plain would keep 4.00 GiB a device; splash has no bias, as T5Bias needs',
       dict(platform='tpu', rows=32, position=specs.T5Bias()),
     ),
     (
       'plain',
-      'plain weights take 0.5 GiB a device; splash has no bias, as Alibi needs',
+      'plain would keep 0.50 GiB a device; splash has no bias, as Alibi needs',
       dict(platform='tpu', rows=4, position=specs.Alibi()),
     ),
     ('plain', 'no dropout', dict(platform='tpu', rows=1, dropout=0.1)),
@@ -478,8 +492,8 @@ def test_the_choice_and_its_reason(wanted, why, facts):
 
 def test_remat_keeps_the_weights_of_one_layer():
   facts = dict(platform='tpu', rows=32, position=specs.T5Bias())
-  assert 'take 4 GiB' in chosen(**facts)[1]
-  assert 'take 2 GiB' in chosen(**facts, remat='full')[1]
+  assert 'keep 4.00 GiB' in chosen(**facts)[1]
+  assert 'keep 2.00 GiB' in chosen(**facts, remat='full')[1]
 
 
 @pytest.mark.parametrize(
@@ -511,9 +525,9 @@ def test_a_run_says_what_computes_attention():
   program = train.Program.build(run, partitioning.make_mesh(run.mesh))
   line = program.attention({'encoder': 16384, 'decoder': 512})
   assert line == (
-    'attention: encoder chunked (plain weights take 16 GiB a device; cpu has no'
-    ' fused kernel); decoder plain (plain weights take 0.016 GiB a device; cpu'
-    ' has no fused kernel); cross plain (plain weights take 0.5 GiB a device;'
+    'attention: encoder chunked (plain would keep 16.00 GiB a device; cpu has'
+    ' no fused kernel); decoder plain (plain would keep 0.02 GiB a device; cpu'
+    ' has no fused kernel); cross plain (plain would keep 0.50 GiB a device;'
     ' cpu has no fused kernel)'
   )
 
@@ -528,3 +542,41 @@ def test_evaluation_elsewhere_takes_what_there_is():
     for kind in ('fused', 'plain')
   )
   np.testing.assert_array_equal(fused, plain)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('kind', ['t5', 'token'])
+def test_strict_promotion(strict_promotion, kind, dtype):
+  """Tracing is enough: no dtype or rank is promoted unsaid."""
+  mask = draw_mask('causal packed near prefix')
+  keys = jax.random.split(jax.random.key(5), B)
+  dropout = modules.WeightDropout(RATE, keys, kind == 't5')
+  arrays = draw(mask, 2, 'toeplitz', jnp.dtype(dtype))
+  jax.eval_shape(
+    lambda arrays: run(kernels.KERNELS['chunked'], arrays, mask, dropout),
+    jax.tree.map(jnp.asarray, arrays),
+  )
+
+
+def test_cudnn_is_lowered_for_gpus_forward_and_backward(monkeypatch):
+  """As far as it goes without one: its libraries are taken for granted."""
+  home = 'jax._src.cudnn.fused_attention_stablehlo'
+  monkeypatch.setattr(f'{home}.check_cudnn_version', lambda: 91000)
+  monkeypatch.setattr(f'{home}.check_compute_capability', lambda _: True)
+  calls = '__cudnn$fmhaScaleBiasSoftmax', '__cudnn$fmhaScaleBiasSoftmaxBackward'
+  mask = draw_mask('causal packed')
+  *inputs, _, _ = draw(mask, 2, None, jnp.bfloat16)
+
+  def total(*inputs):
+    y = kernels.KERNELS['cudnn'](*inputs, mask, None, 0.4)
+    return y.astype('float32').sum()
+
+  exported = jax.export.export(
+    jax.jit(jax.grad(total, (0, 1, 2))),
+    platforms=['cuda'],
+    disabled_checks=[
+      jax.export.DisabledSafetyCheck.custom_call(n) for n in calls
+    ],
+  )(*inputs)
+  for name in calls:
+    assert f'@{name}(' in exported.mlir_module()

@@ -7,6 +7,7 @@ import pytest
 
 from t5x_lite import config
 from t5x_lite import corruptions
+from t5x_lite import data
 from t5x_lite import errors
 from t5x_lite import recipes
 from t5x_lite import record as records
@@ -117,6 +118,7 @@ def count(model):
 # Sizes of the families that are not T5's: layers, width, heads, parameters.
 OTHERS = {
   'gpt/base': (12, 768, 12, 116_534_784),
+  'gpt2/bytes': (4, 128, 4, 908_032),
   'gpt2/small': (12, 768, 12, 124_439_808),
   'gpt2/medium': (24, 1024, 16, 354_823_168),
   'gpt2/large': (36, 1280, 20, 774_030_080),
@@ -209,6 +211,16 @@ def test_recipe_is_short_and_complete(name):
   if isinstance(run.model.position, specs.T5Bias):  # T5 and its kin
     assert run.z_loss == 1e-4
     assert run.model.vocab_size % 128 == 0
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_each_stack_of_a_recipe_has_rows_to_read(name):
+  run = config.load([name])
+  widths = data.widths(run)
+  assert ('encoder' in widths) == bool(run.model.encoder_layers)
+  assert all(width >= 29 for width in widths.values())
+  if isinstance(run.model.position, specs.Learned):
+    assert widths['decoder'] <= run.model.position.length
 
 
 @pytest.mark.parametrize(('prefix', 'size'), SIZES)

@@ -118,7 +118,7 @@ def test_paths_and_shapes(system):
     ('umt5', {'remat': 'dots'}),
   ],
 )
-def test_equals_transformers(system, speed):
+def test_maxtext_560_equals_transformers(system, speed):
   choices, params, batch, logits_BLV, loss, grads = load(system)
   spec = make_spec(choices, dtype='float64', **speed)
   got_BLV, got_loss, got_grads = measure(spec, params, batch)
@@ -492,7 +492,9 @@ def test_bfloat16_is_near_and_its_logits_are_float32():
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_hard_rows_and_large_activations_stay_finite(dtype):
+def test_transformers_18899_23135_hard_rows_and_large_activations_are_finite(
+  dtype,
+):
   """A row of padding, a row without inputs, and a stream of 7e5.
 
   Rows of padding fill the last batch of an evaluation. So large a stream

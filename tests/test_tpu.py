@@ -55,12 +55,11 @@ def chips():
 
 @pytest.mark.plans
 @pytest.mark.parametrize(
-  'axes', [dict(data=2, tensor=2), dict(data=1, fsdp=4)], ids=str
+  'name, axes', [('llama', dict(data=2, tensor=2)), ('gpt', dict(fsdp=4))]
 )
-@pytest.mark.parametrize('name', MODELS)
 def test_splash_attention_compiles_for_a_tpu(chips, name, axes):
   model = tiny.transformer(**SHAPE | MODELS[name])
-  run = tiny.run(model, mesh=specs.Mesh(**axes))
+  run = tiny.run(model, mesh=specs.Mesh(**{'data': 1} | axes))
   mesh = partitioning.make_mesh(run.mesh, chips)
   one = np.broadcast_to(np.int32(1), (run.batch_size, LENGTH))
   names = 'input_tokens', 'target_tokens', 'segment_ids', 'positions'
@@ -70,8 +69,7 @@ def test_splash_attention_compiles_for_a_tpu(chips, name, axes):
     program = train.Program.build(run, mesh)
     text = program.compile_step(batch).as_text()
   layers = len(model.windows) or 1  # of a turn of the scan
-  calls = re.findall(
-    'custom_call_target="tpu_custom_call"[^\n]*/splash_mha_(fwd|dq|dkv)', text
-  )
-  assert sorted(calls) == sorted(['fwd', 'dq', 'dkv'] * layers)
+  assert text.count('custom_call_target="tpu_custom_call"') == 3 * layers
+  names = set(re.findall('/splash_mha_(fwd|dq|dkv)', text))
+  assert names == {'fwd', 'dq', 'dkv'}
   assert f'{LENGTH},{LENGTH}]' not in text

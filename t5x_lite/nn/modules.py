@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from t5x_lite import partitioning
 from t5x_lite import specs
+from t5x_lite.nn import cpu
 from t5x_lite.nn import initializers
 
 
@@ -49,7 +50,7 @@ def _einsum_backward(equation, dtype, operands, gradient):
   del dtype
   (x, y), (inputs, out) = operands, equation.split('->')
   of_x, of_y = inputs.split(',')
-  gradient = gradient.astype(x.dtype)
+  gradient, x = cpu.apart(gradient.astype(x.dtype), x)
   return (
     jnp.einsum(f'{out},{of_y}->{of_x}', gradient, y),
     jnp.einsum(f'{of_x},{out}->{of_y}', x, gradient),
@@ -57,6 +58,28 @@ def _einsum_backward(equation, dtype, operands, gradient):
 
 
 einsum.defvjp(_einsum_forward, _einsum_backward)
+
+
+@jax.custom_vjp
+def softmax(x):
+  """jax.nn.softmax, with a gradient that needs its result alone.
+
+  JAX's own divides by the sum of exponentials once more: two passes over all
+  logits, and two more arrays of their size kept until then.
+  """
+  return jax.nn.softmax(x)
+
+
+def _softmax_forward(x):
+  y = softmax(x)
+  return y, y
+
+
+def _softmax_backward(y, gradient):
+  return (y * (gradient - jnp.sum(y * gradient, axis=-1, keepdims=True)),)
+
+
+softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 class Dense(nnx.Module):

@@ -100,7 +100,7 @@ def choose(spec, site, place):
   if not obstacle and site.keys >= LONG:
     return Choice(FUSED[place.platform], f'{LONG} keys or more')
   size = weights_size(spec, site, place.shares)
-  plain = f'plain weights take {size / 2**30:.2g} GiB a device'
+  plain = f'plain would keep {size / 2**30:,.2f} GiB a device'
   if size > LARGE:
     return Choice('chunked', f'{plain}; {obstacle}')
   if place.platform == 'cpu' and min(site.queries, site.keys) >= SLOW:

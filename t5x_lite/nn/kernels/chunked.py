@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from t5x_lite import partitioning
 from t5x_lite.nn import positions
+from t5x_lite.nn.kernels import filling
 from t5x_lite.nn.kernels import plain
 
 BLOCK = 128  # queries at a time
@@ -75,7 +76,6 @@ def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
 
 def _split(x, axis):
   """Blocks of an axis of queries, the last filled up with zeros: [N, ...]."""
-  fill = [(0, 0)] * x.ndim
-  fill[axis] = 0, -x.shape[axis] % BLOCK
   shape = *x.shape[:axis], -1, BLOCK, *x.shape[axis + 1 :]
-  return jnp.moveaxis(jnp.pad(x, fill).reshape(shape), axis, 0)
+  filled = filling.fill(x, axis, BLOCK)
+  return jnp.moveaxis(filled.reshape(shape), axis, 0)

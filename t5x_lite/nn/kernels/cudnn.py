@@ -2,6 +2,10 @@
 
 import jax
 
+from t5x_lite.nn.kernels import filling
+
+EVEN = 2  # lengths that backward can take
+
 
 def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
   """Attention under any mask, in bfloat16; with neither bias nor dropout.
@@ -11,14 +15,15 @@ def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
   """
   if bias is not None or dropout is not None:
     raise ValueError('attention by cuDNN has no bias or dropout')
+  queries = q_BQHD.shape[1]
+  *qkv, mask = filling.fill_all(q_BQHD, k_BKGD, v_BKGD, mask, EVEN)
   causal = mask.causal and mask.prefix is None
-  return jax.nn.dot_product_attention(
-    q_BQHD,
-    k_BKGD,
-    v_BKGD,
+  y_BQHD = jax.nn.dot_product_attention(
+    *qkv,
     mask=mask.matrix()[:, None],
     scale=scale,
     is_causal=causal,  # what it hides is in the mask too; so it is skipped
     local_window_size=(mask.window - 1, 0) if causal and mask.window else None,
     implementation='cudnn',
   )
+  return y_BQHD[:, :queries]

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from t5x_lite import partitioning
+from t5x_lite.nn.kernels import filling
 
 LANES = 128  # of a TPU: lengths are filled up to its multiples
 _BLOCKS = 512, 384, 256, 128
-_FILL = -1  # the segment of what fills up
 
 
 def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
@@ -20,13 +20,9 @@ def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
     raise ValueError('splash attention has no bias, dropout or prefix')
   queries = q_BQHD.shape[1]
   q_BQHD = (q_BQHD.astype(jnp.float32) * scale).astype(q_BQHD.dtype)
-  q_BHQD, k_BGKD, v_BGKD = (
-    _fill(x, 1, 0).swapaxes(1, 2) for x in (q_BQHD, k_BKGD, v_BKGD)
-  )
-  segments = (
-    _fill(mask.query_segments_BQ, 1, _FILL),
-    _fill(mask.key_segments_BK, 1, _FILL),
-  )
+  *qkv, mask = filling.fill_all(q_BQHD, k_BKGD, v_BKGD, mask, LANES)
+  q_BHQD, k_BGKD, v_BGKD = (x.swapaxes(1, 2) for x in qkv)
+  segments = mask.query_segments_BQ, mask.key_segments_BK
   shape = q_BHQD.shape[2], k_BGKD.shape[2]
 
   def on_device(q_BHQD, k_BGKD, v_BGKD, query_BQ, key_BK):
@@ -47,12 +43,6 @@ def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
     )
   y_BHQD = on_device(q_BHQD, k_BGKD, v_BGKD, *segments)
   return y_BHQD.swapaxes(1, 2)[:, :queries]
-
-
-def _fill(x, axis, value):
-  fill = [(0, 0)] * x.ndim
-  fill[axis] = 0, -x.shape[axis] % LANES
-  return jnp.pad(x, fill, constant_values=value)
 
 
 def _kernel(heads, shape, causal, window):
