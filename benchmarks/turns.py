@@ -13,6 +13,8 @@ import sys
 import time
 
 _STOP_SECONDS = 30
+_PAUSE = 0.5  # seconds after which threads no longer wait in a loop
+_THREADS = 'OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'NPROC'  # the last is XLA's
 
 
 class Contender:
@@ -27,10 +29,7 @@ class Contender:
       cores: the processors it may use; one thread for each.
     """
     self.name, self.turns = name, []
-    threads = {
-      name: str(len(cores))
-      for name in ('OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'BENCH_THREADS')
-    }
+    threads = {name: str(len(cores)) for name in _THREADS}
     self._process = subprocess.Popen(
       command,
       stdin=subprocess.PIPE,
@@ -70,6 +69,7 @@ def serve(step, about):
   """
   print(json.dumps(about), flush=True)
   for line in sys.stdin:
+    time.sleep(_PAUSE)
     wall, cpu = time.perf_counter(), time.process_time()
     losses = [step() for _ in range(int(line))]
     spent = {

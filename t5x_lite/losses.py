@@ -5,6 +5,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+from t5x_lite import partitioning
+
 
 def log_partition(logits_BLV, targets_BL):
   """(log Z of each token's logits, the logit of its target), each [B, L]."""
@@ -13,15 +15,20 @@ def log_partition(logits_BLV, targets_BL):
   return log_z_BL, right_BL
 
 
-def _is_first_of_largest(logits_BLV, targets_BL):
-  """Whether jnp.argmax is the target, by reductions that CPUs are fast at."""
-  largest_BL1 = jnp.max(logits_BLV, axis=-1, keepdims=True)
+def argmax(logits_BLV):
+  """jnp.argmax of each token's logits; the first of equal ones.
+
+  XLA's CPU backend is fast at a maximum, and slow at where it is. So there the
+  maxima of blocks are found first, and then the place in a single block.
+  """
   size = logits_BLV.shape[-1]
-  places_V = jnp.arange(size, dtype=jnp.float32)  # exact up to 2^24
-  places_BLV = jnp.where(
-    logits_BLV == largest_BL1, places_V[None, None], jnp.float32(size)
-  )
-  return jnp.min(places_BLV, axis=-1) == targets_BL.astype(jnp.float32)
+  width = math.gcd(size, 128)
+  if width < 16 or partitioning.platform() != 'cpu':
+    return jnp.argmax(logits_BLV, axis=-1)
+  logits_BLNW = logits_BLV.reshape(*logits_BLV.shape[:-1], -1, width)
+  block_BL11 = jnp.argmax(logits_BLNW.max(-1), axis=-1)[..., None, None]
+  logits_BLW = jnp.take_along_axis(logits_BLNW, block_BL11, axis=-2)[..., 0, :]
+  return block_BL11[..., 0, 0] * width + jnp.argmax(logits_BLW, axis=-1)
 
 
 def cross_entropy(
@@ -64,7 +71,7 @@ def cross_entropy(
     entropy = -on * math.log(on) - others * off * math.log(off)
     cross_BL = cross_BL - entropy
   z_BL = z_loss * jnp.square(log_z_BL)
-  correct_BL = _is_first_of_largest(logits_BLV, targets_BL)
+  correct_BL = argmax(logits_BLV) == targets_BL
   correct_BL = correct_BL.astype(weights_BL.dtype)
 
   def total(x_BL):

@@ -218,15 +218,34 @@ def test_positions_count_as_the_scheme_says(system):
 
 @pytest.mark.parametrize('system', DECODERS, indirect=True)
 def test_cached_decoding_equals_teacher_forcing(system):
-  """With prompts of unequal length, and inputs down to none."""
+  check_decoding(system)
+
+
+@pytest.mark.parametrize(
+  'system', ['t5_shared', 'gpt3', 'llama_grouped'], indirect=True
+)
+def test_cached_decoding_as_other_platforms_scan(system, monkeypatch):
+  monkeypatch.setattr(partitioning, 'platform', lambda: 'tpu')
+  check_decoding(system)
+
+
+def check_decoding(system):
+  """Of prompts of unequal length, and inputs down to none.
+
+  Two rows of each change places.
+  """
   spec, model, prompts = system.spec, system.model, (4, 2, 1, 3)
   rows = [
     [make_example(spec, seed, 10, inputs=9 - 3 * seed, prefix=n)]
     for seed, n in enumerate(prompts)
   ]
   batch = pack(spec, rows)
-  wanted = system.logits(batch)
-  tokens = batch['decoder_input_tokens']
+  others = batch['decoder_input_tokens'].copy()
+  for row, n in enumerate(prompts):
+    others[row, n:] = (others[row, n:] + 1) % spec.vocab_size
+  batches = batch, batch | {'decoder_input_tokens': others}
+  tokens = np.stack([b['decoder_input_tokens'] for b in batches], 1)
+  wanted = np.stack([system.logits(b) for b in batches], 1)
   prompt = {k: v for k, v in batch.items() if k.startswith('encoder')}
   for name in ('input_tokens', 'segment_ids'):
     padded = np.zeros((ROWS, max(prompts)), np.int32)
@@ -234,18 +253,22 @@ def test_cached_decoding_equals_teacher_forcing(system):
       padded[row, -n:] = batch[f'decoder_{name}'][row, :n]
     prompt[f'decoder_{name}'] = padded
   every = np.arange(ROWS)
+  turned = np.arange(2 * ROWS) ^ 1
   with float64():
     start = run(lambda params, prompt: model.start(params, prompt, 7))
     step = run(model.step)
     got, state = start(system.params, prompt)
+    got, state = np.repeat(got, 2, axis=0), model.repeat(state, 2)
     for place in np.array(prompts) + np.arange(7)[:, None]:
-      np.testing.assert_allclose(
-        got, wanted[every, place - 1], rtol=0, atol=1e-11
-      )
-      if place.max() < 10:
-        got, state = step(system.params, state, tokens[every, place])
-      else:
+      right = wanted[every, :, place - 1].reshape(got.shape)
+      np.testing.assert_allclose(got, right, rtol=0, atol=1e-11)
+      if place.max() == 10:
         break
+      state = model.reorder(state, turned)
+      tokens, wanted = tokens[:, ::-1], wanted[:, ::-1]
+      got, state = step(
+        system.params, state, tokens[every, :, place].reshape(-1)
+      )
 
 
 # -- choices that are the same ------------------------------------------------

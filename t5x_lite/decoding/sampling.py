@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from t5x_lite import losses
+
 
 class Rows:
   """What greedy decoding and sampling follow: rows that know no other.
@@ -49,7 +51,7 @@ class Rows:
         self.spec.top_p,
       )
     else:
-      chosen_R = jnp.argmax(known_RV, axis=-1)
+      chosen_R = losses.argmax(known_RV)
     done_R = state['done']
     chosen_R = jnp.where(done_R, 0, chosen_R).astype(jnp.int32)
     gain_R = jnp.take_along_axis(logits_RV, chosen_R[:, None], axis=-1)[:, 0]
@@ -108,7 +110,7 @@ def draw(keys_R, logits_RV, temperature_R, top_k=0, top_p=1.0):
   noise_RV = jax.vmap(
     lambda key: jax.random.gumbel(key, logits_RV.shape[-1:], logits_RV.dtype)
   )(keys_R)
-  place_R = jnp.argmax(logits_RV + temperature_R[:, None] * noise_RV, axis=-1)
+  place_R = losses.argmax(logits_RV + temperature_R[:, None] * noise_RV)
   if ids_RK is None:
     return place_R
   return jnp.take_along_axis(ids_RK, place_R[:, None], axis=-1)[:, 0]

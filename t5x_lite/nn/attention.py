@@ -17,40 +17,57 @@ _HEADS = 'batch', 'length', 'heads', 'kv'
 
 @functools.partial(
   jax.tree_util.register_dataclass,
-  data_fields=['keys_NBKGD', 'values_NBKGD', 'index'],
+  data_fields=['read', 'written', 'index'],
   meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
 class Cache:
-  """Keys and values of all layers, of `index` tokens and room for more."""
+  """Keys and values of all layers: an array of them, or one for each layer.
 
-  keys_NBKGD: jax.Array
-  values_NBKGD: jax.Array
+  Attributes:
+    read: (keys, values) of the prompts, [B, G, P, D] a layer: rows that go on
+      from the same prompt share them.
+    written: (keys, values) of what follows, [R, G, L, D] a layer.
+    index: how many tokens were written.
+  """
+
+  read: tuple
+  written: tuple
   index: jax.Array
 
-  def add(self, layer, keys_BQGD, values_BQGD):
-    """Writes a layer's keys and values of new tokens, at `index`.
+  def add(self, layer, keys_R1GD, values_R1GD):
+    """Writes a layer's keys and values of one more token, at `index`.
 
     Returns:
-      The cache, and this layer's keys and values with the new ones, [B, K, G,
-      D] each.
+      The cache, and `parts` of this layer as kernels.step has them.
     """
     zero = jnp.zeros((), jnp.int32)
-    place = layer, zero, self.index, zero, zero
 
-    def write(all_NBKGD, new_BQGD):
-      new_BQGD = new_BQGD.astype(all_NBKGD.dtype)
-      return jax.lax.dynamic_update_slice(all_NBKGD, new_BQGD[None], place)
+    def write(all_N, new_R1GD):
+      new_RG1D = new_R1GD.swapaxes(1, 2)
+      place = zero, zero, self.index, zero
+      if isinstance(all_N, tuple):
+        new = jax.lax.dynamic_update_slice(
+          all_N[layer], new_RG1D.astype(all_N[layer].dtype), place
+        )
+        return *all_N[:layer], new, *all_N[layer + 1 :]
+      new_RG1D = new_RG1D.astype(all_N.dtype)
+      return jax.lax.dynamic_update_slice(
+        all_N, new_RG1D[None], (layer, *place)
+      )
 
+    def read(all_N):
+      if isinstance(all_N, tuple):
+        return all_N[layer]
+      return jax.lax.dynamic_index_in_dim(all_N, layer, keepdims=False)
+
+    new = keys_R1GD, values_R1GD
     cache = dataclasses.replace(
-      self,
-      keys_NBKGD=write(self.keys_NBKGD, keys_BQGD),
-      values_NBKGD=write(self.values_NBKGD, values_BQGD),
+      self, written=tuple(map(write, self.written, new))
     )
-    read = functools.partial(
-      jax.lax.dynamic_index_in_dim, index=layer, keepdims=False
-    )
-    return cache, (read(cache.keys_NBKGD), read(cache.values_NBKGD))
+    return cache, [
+      tuple(map(read, part)) for part in (cache.read, cache.written)
+    ]
 
 
 class Attention(nnx.Module):
@@ -105,7 +122,24 @@ class Attention(nnx.Module):
       *keys_values,
       mask,
       bias,
-      1 / math.sqrt(spec.head_dim) if spec.scale_attention else 1.0,
+      _scale(spec),
       dropout,
     )
     return self.out(y_BQHD)
+
+  def step(self, x_R1E, parts, mask, bias, rotate=None):
+    """One query of each row; `parts` as kernels.step has them."""
+    spec = self.spec
+    q_R1HD = self.query(x_R1E)
+    y_R1HD = kernels.step.attend(
+      partitioning.constrain(rotate(q_R1HD) if rotate else q_R1HD, _HEADS),
+      parts,
+      mask,
+      bias,
+      _scale(spec),
+    )
+    return self.out(y_R1HD)
+
+
+def _scale(spec):
+  return 1 / math.sqrt(spec.head_dim) if spec.scale_attention else 1.0

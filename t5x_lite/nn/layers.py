@@ -43,7 +43,7 @@ class Layer(nnx.Module):
       mask: masks.Mask of the own sequence.
       position: (bias, rotate) of the whole stack, each may be None.
       encoder: None, or (encoded_BKE or its keys and values, masks.Mask, what
-        that `sees`).
+        that `sees`); with a cache, they are heads first.
       keys_B: dropout keys, or None.
       layer: its number.
       cache: None, or the attention.Cache of what was decoded so far.
@@ -74,16 +74,21 @@ class Layer(nnx.Module):
 
     def attend(y_BQE):
       nonlocal new, cache
-      new = keys_values = self.attention.keys_values(y_BQE, rotate)
+      new = self.attention.keys_values(y_BQE, rotate)
       if cache is not None:
-        cache, keys_values = cache.add(layer, *new)
-      return self.attention(y_BQE, keys_values, mask, bias, key(1), rotate)
+        cache, parts = cache.add(layer, *new)
+        return self.attention.step(y_BQE, parts, mask, bias, rotate)
+      return self.attention(y_BQE, new, mask, bias, key(1), rotate)
 
     def look(y_BQE):
       memory, cross_mask, sees_BQ = encoder
-      if not isinstance(memory, tuple):
-        memory = self.cross_attention.keys_values(memory)
-      y_BQE = self.cross_attention(y_BQE, memory, cross_mask, None, key(2))
+      if cache is not None:
+        y_BQE = self.cross_attention.step(y_BQE, [memory], cross_mask, None)
+        sees_BQ = jnp.repeat(sees_BQ, len(y_BQE) // len(sees_BQ), axis=0)
+      else:
+        if not isinstance(memory, tuple):
+          memory = self.cross_attention.keys_values(memory)
+        y_BQE = self.cross_attention(y_BQE, memory, cross_mask, None, key(2))
       # Else an example without inputs would find the mean of all others'.
       return jnp.where(sees_BQ[..., None], y_BQE, 0)
 

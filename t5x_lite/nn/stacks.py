@@ -46,6 +46,7 @@ class Stack(nnx.Module):
     keys_B=None,
     cache=None,
     keep=False,
+    each=None,
   ):
     """The whole stack.
 
@@ -54,10 +55,13 @@ class Stack(nnx.Module):
       positions_BQ: of the tokens; schemes of differences ignore them.
       mask: masks.Mask of the own sequence.
       encoder: for a decoder of two stacks, (encoded_BKE, masks.Mask), or
-        ((keys_NBKGD, values_NBKGD), masks.Mask) from `cross_keys_values`.
+        ((keys_NBKGD, values_NBKGD), masks.Mask) from `cross_keys_values`; with
+        a cache, they are heads first.
       keys_B: dropout keys, or None.
       cache: None, or the attention.Cache of what was decoded so far.
       keep: whether the keys and values are wanted.
+      each: None, or the parameters of each layer, as `apart` has them, and then
+        so are the encoder's keys and values and the cache.
 
     Returns:
       The stream; (keys_NBQGD, values_NBQGD), or None; the cache with them.
@@ -95,6 +99,12 @@ class Stack(nnx.Module):
         one, prevent_cse=False, policy=REMAT[spec.remat], static_argnums=5
       )
     windows = spec.windows or (0,)
+    if each is not None:
+      for n, params in enumerate(each):
+        own = memory and tuple(x_N[n] for x_N in memory)
+        window = windows[n % len(windows)]
+        x_BQE, _, cache = one(x_BQE, cache, params, n, own, window)
+      return self._leave(x_BQE), None, cache
     turns, width = self.num_layers // len(windows), len(windows)
 
     def turn(carry, scanned):
@@ -114,12 +124,22 @@ class Stack(nnx.Module):
       unroll=min(max(spec.unroll // width, 1), turns),
     )
     new = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), new)
-    if spec.norm_place != 'post':
-      x_BQE = self.final_norm(x_BQE)
+    x_BQE = self._leave(x_BQE)
     if is_t5:
       # T5's encoder draws this one for each token, its decoder does not.
       x_BQE = modules.dropout(x_BQE, spec.dropout, key, 1, mask.causal)
     return x_BQE, new, cache
+
+  def _leave(self, x_BQE):
+    return x_BQE if self.spec.norm_place == 'post' else self.final_norm(x_BQE)
+
+  def apart(self):
+    """The parameters of each layer, for a stack without a scan."""
+    _, params = nnx.split(self.layers)
+    return tuple(
+      jax.tree.map(lambda x_N, n=n: x_N[n], params)
+      for n in range(self.num_layers)
+    )
 
   def cross_keys_values(self, encoded_BKE):
     """Each layer's keys and values of the encoder: two of [N, B, K, G, D]."""

@@ -11,20 +11,23 @@ modules.WeightDropout. They differ in speed and memory, never in what they
 compute.
 """
 
+from t5x_lite.nn.kernels import blocks
 from t5x_lite.nn.kernels import chunked
 from t5x_lite.nn.kernels import cudnn
 from t5x_lite.nn.kernels import plain
 from t5x_lite.nn.kernels import splash
+from t5x_lite.nn.kernels import step
 from t5x_lite.nn.kernels.choice import Site
 from t5x_lite.nn.kernels.choice import check
 from t5x_lite.nn.kernels.choice import choose
 from t5x_lite.nn.kernels.choice import describe
 from t5x_lite.nn.kernels.choice import place_here
 
-__all__ = ['KERNELS', 'attend', 'check', 'describe']
+__all__ = ['KERNELS', 'attend', 'check', 'describe', 'step']
 
 KERNELS = {
   'plain': plain.attend,
+  'blocks': blocks.attend,
   'chunked': chunked.attend,
   'splash': splash.attend,
   'cudnn': cudnn.attend,

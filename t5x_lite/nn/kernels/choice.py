@@ -9,6 +9,7 @@ import jax
 from t5x_lite import errors
 from t5x_lite import partitioning
 from t5x_lite import specs
+from t5x_lite.nn.kernels import blocks
 
 LONG = 512  # keys from which on a fused kernel is taken
 SLOW = 1024  # queries and keys from which on plain is the slower on CPUs
@@ -28,6 +29,8 @@ class Site:
     prefix: whether some tokens see others both ways in a causal mask.
     dropout: whether weights are dropped.
     first: whether the first query is the first key.
+    causal: whether the keys after a query are hidden, and all others' order is
+      that of the queries.
   """
 
   rows: int
@@ -37,6 +40,7 @@ class Site:
   prefix: bool = False
   dropout: bool = False
   first: bool = True
+  causal: bool = False
 
   @classmethod
   def of(cls, q_BQHD, mask, bias, dropout):
@@ -48,6 +52,7 @@ class Site:
       prefix=mask.prefix is not None,
       dropout=dropout is not None,
       first=isinstance(mask.first, int) and mask.first == 0,
+      causal=blocks.may_skip(mask),
     )
 
 
@@ -103,8 +108,11 @@ def choose(spec, site, place):
   plain = f'plain would keep {size / 2**30:,.2f} GiB a device'
   if size > LARGE:
     return Choice('chunked', f'{plain}; {obstacle}')
-  if place.platform == 'cpu' and min(site.queries, site.keys) >= SLOW:
-    return Choice('chunked', f'faster on CPUs from {SLOW} tokens on')
+  if place.platform == 'cpu':
+    if min(site.queries, site.keys) >= SLOW:
+      return Choice('chunked', f'faster on CPUs from {SLOW} tokens on')
+    if site.causal and site.queries > blocks.BLOCK:
+      return Choice('blocks', 'on CPUs, most of what is hidden is left out')
   return Choice('plain', f'{plain}; {obstacle or f"under {LONG} keys"}')
 
 
@@ -174,11 +182,12 @@ def sites(spec, rows, lengths):
       keys=n,
       biased=isinstance(spec.position, (specs.T5Bias, specs.Alibi)),
       prefix=name == 'decoder' and spec.mask == 'prefix',
+      causal=name == 'decoder' and spec.mask == 'causal',
       dropout=spec.dropout > 0,
     )
   if len(found) == 2:
     found['cross'] = dataclasses.replace(
-      found['decoder'], keys=lengths['encoder'], biased=False
+      found['decoder'], keys=lengths['encoder'], biased=False, causal=False
     )
   return found
 
