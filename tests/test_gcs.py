@@ -154,6 +154,7 @@ def kill(server, bucket, request):
   assert code == 137 and fault.met, output
 
 
+@pytest.mark.faults
 def test_a_killed_run_in_a_bucket_ends_as_one_on_the_disk(
   train, bucket, names, server, undisturbed, tmp_path, capsys
 ):

@@ -17,6 +17,7 @@ from t5x_lite.nn import kernels
 from t5x_lite.nn import masks
 from t5x_lite.nn import modules
 from t5x_lite.nn import positions
+from t5x_lite.nn.kernels import blocks
 from t5x_lite.nn.kernels import choice
 from t5x_lite.nn.kernels import chunked
 from tests import tiny
@@ -28,6 +29,7 @@ RATE = 0.3
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
   monkeypatch.setattr(chunked, 'BLOCK', 4)
+  monkeypatch.setattr(blocks, 'BLOCK', 4)
 
 
 def draw_mask(kind):
@@ -184,6 +186,7 @@ CASES = [
   [
     *(('chunked', *case) for case in CASES),
     *(('plain', *case) for case in CASES[::3]),
+    *(('blocks', *case) for case in CASES if 'causal' in case[0]),
   ],
 )
 def test_output_and_gradients(kernel, mask, bias, dropout, groups, dtype):
@@ -208,7 +211,7 @@ def test_splash_attention(mask, groups):
   assert_near(got, by_hand(arrays, mask, None), 2e-6)
 
 
-@pytest.mark.parametrize('kernel', ['plain', 'chunked', 'splash'])
+@pytest.mark.parametrize('kernel', ['plain', 'chunked', 'blocks', 'splash'])
 def test_a_window_as_wide_as_the_row_is_none(kernel):
   mask = draw_mask('causal packed')
   arrays = draw(mask, 2, None, 'float32')
@@ -217,6 +220,18 @@ def test_a_window_as_wide_as_the_row_is_none(kernel):
     for m in (mask, dataclasses.replace(mask, window=L))
   )
   jax.tree.map(np.testing.assert_array_equal, near, whole)
+
+
+def test_blocks_leave_out_what_all_of_their_queries_are_hidden_from():
+  mask = draw_mask('causal packed')
+  arrays = draw(mask, 4, None, 'float32')
+  text = str(
+    jax.make_jaxpr(lambda x: run(blocks.attend, x, mask, None))(arrays)
+  )
+  for first in range(0, L, 4):
+    end = min(first + 4, L)
+    assert f'{B},{H},{end - first},{end}]' in text
+  assert f'{B},{H},4,{L}]' not in text
 
 
 def test_a_window_leaves_out_keys_that_it_does_not_reach():
@@ -293,7 +308,8 @@ def splash_here(monkeypatch):
 
 @pytest.mark.parametrize(
   'name, attention',
-  [(n, a) for n in MODELS for a in ('plain', 'chunked')] + [('lm', 'fused')],
+  [(n, a) for n in MODELS for a in ('plain', 'chunked')]
+  + [('lm', 'fused'), ('lm', 'auto')],
 )
 def test_packed_examples_are_isolated_to_the_bit(splash_here, name, attention):
   model = build(name, attention=attention)
@@ -478,7 +494,12 @@ def chosen(platform, length=2048, rows=8, first=True, queries=None, **changes):
     ('plain', 'that 64 divides', dict(platform='tpu', rows=1, head_dim=80)),
     ('plain', 'first on', dict(platform='tpu', rows=1, first=False)),
     ('chunked', 'faster on CPUs', dict(platform='cpu', rows=1)),
-    ('plain', 'cpu has no fused', dict(platform='cpu', length=512)),
+    ('blocks', 'what is hidden', dict(platform='cpu', length=512)),
+    (
+      'plain',
+      'cpu has no fused',
+      dict(platform='cpu', length=512, mask='prefix'),
+    ),
     ('chunked', 'as Tra', dict(platform='tpu', attention='chunked', length=9)),
     ('splash', 'as Tra', dict(platform='tpu', attention='fused', length=9)),
   ],
@@ -526,9 +547,9 @@ def test_a_run_says_what_computes_attention():
   line = program.attention({'encoder': 16384, 'decoder': 512})
   assert line == (
     'attention: encoder chunked (plain would keep 16.00 GiB a device; cpu has'
-    ' no fused kernel); decoder plain (plain would keep 0.02 GiB a device; cpu'
-    ' has no fused kernel); cross plain (plain would keep 0.50 GiB a device;'
-    ' cpu has no fused kernel)'
+    ' no fused kernel); decoder blocks (on CPUs, most of what is hidden is left'
+    ' out); cross plain (plain would keep 0.50 GiB a device; cpu has no fused'
+    ' kernel)'
   )
 
 

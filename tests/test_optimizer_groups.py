@@ -65,7 +65,15 @@ def start():
     return tiny.params(toy.Model(tiny.transformer(dtype='float64')))
 
 
-@pytest.mark.parametrize('name', OPTIMIZERS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    name
+    if name in ('Adafactor', 'Lamb')
+    else pytest.param(name, marks=pytest.mark.parallel)
+    for name in OPTIMIZERS
+  ],
+)
 def test_a_step_on_eight_devices_is_that_of_one(name):
   """Parameters and state are equal, and moments lie where parameters lie."""
   optimizer = OPTIMIZERS[name](

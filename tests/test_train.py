@@ -72,7 +72,7 @@ def one_device():
   return gradients({}, 1, num_devices=1)
 
 
-def case(*sizes, quick=1):
+def case(*sizes, quick=None):
   """A mesh over data, fsdp, tensor, sequence with 1, 2 and 4 microbatches."""
   for count in (1, 2, 4):
     marks = () if count == quick else pytest.mark.parallel
@@ -83,9 +83,9 @@ def case(*sizes, quick=1):
   'sizes, microbatches',
   [
     *case(8, 1, 1, 1, quick=4),
-    *case(1, 8, 1, 1, quick=2),
+    *case(1, 8, 1, 1),
     *case(2, 2, 2, 1, quick=1),
-    *case(1, 1, 8, 1, quick=1),
+    *case(1, 1, 8, 1),
     *case(2, 1, 2, 2, quick=2),
   ],
 )

@@ -94,7 +94,7 @@ class Stack(nnx.Module):
         cache,
       )
 
-    if spec.remat != 'none':
+    if spec.remat != 'none' and cache is None:
       one = jax.checkpoint(
         one, prevent_cse=False, policy=REMAT[spec.remat], static_argnums=5
       )

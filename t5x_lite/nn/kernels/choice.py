@@ -111,7 +111,8 @@ def choose(spec, site, place):
   if place.platform == 'cpu':
     if min(site.queries, site.keys) >= SLOW:
       return Choice('chunked', f'faster on CPUs from {SLOW} tokens on')
-    if site.causal and site.queries > blocks.BLOCK:
+    whole = place.shares.get('sequence', 1) == 1
+    if site.causal and whole and site.queries > blocks.BLOCK:
       return Choice('blocks', 'on CPUs, most of what is hidden is left out')
   return Choice('plain', f'{plain}; {obstacle or f"under {LONG} keys"}')
 

@@ -55,7 +55,8 @@ def attend(q_R1HD, parts, mask, bias=None, scale=1.0):
   if scale != 1:
     logits_BNGRK = logits_BNGRK * jnp.asarray(scale, wide)
   if bias is not None:
-    logits_BNGRK += bias.matrix().astype(wide).reshape(g, h // g, -1)
+    bias_GRK = bias.matrix().astype(wide).reshape(g, h // g, -1)
+    logits_BNGRK += bias_GRK[None, None]
   seen_BK = mask.matrix()[:, 0]
   logits_BNGRK = jnp.where(
     seen_BK[:, None, None, None], logits_BNGRK, plain.HIDDEN
