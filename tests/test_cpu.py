@@ -1,5 +1,11 @@
 """What makes a step fast on CPUs changes no result."""
 
+import mmap
+import pathlib
+import re
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,6 +85,63 @@ def test_softmax_gradient():
   found = jax.vjp(modules.softmax, x)[1](d)[0]
   expected = jax.vjp(jax.nn.softmax, x)[1](d)[0]
   np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize('platform', ['cpu', 'tpu', 'gpu'])
+@pytest.mark.parametrize('shape', SHAPES)
+def test_no_other_platform_sees_what_is_done_for_cpus(
+  shape, platform, monkeypatch
+):
+  monkeypatch.setattr(partitioning, 'platform', lambda: platform)
+  text = str(jax.make_jaxpr(gradient(shape, 'float32'))())
+  assert ('optimization_barrier' in text) == (platform == 'cpu')
+
+
+@pytest.mark.parametrize(
+  'equation', ['RK,KN->RN', 'RK,NK->RN', 'BHQD,BHKD->BHQK', 'BHQK,BHKD->BHQD']
+)
+@pytest.mark.parametrize('larger', ['RBQ', 'KNDH'])
+def test_gradients_of_an_einsum_whichever_is_the_smaller(equation, larger):
+  rng = np.random.default_rng(0)
+  sizes = {letter: 3 + 8 * (letter in larger) for letter in 'RKNBHQD'}
+  terms = equation.replace('->', ',').split(',')
+  x, y, d = (
+    rng.standard_normal([sizes[letter] for letter in term]) for term in terms
+  )
+  with jax.enable_x64(True):
+    found = jax.vjp(lambda x, y: modules.einsum(equation, x, y), x, y)[1](d)
+    expected = jax.vjp(lambda x, y: plain_einsum(equation, x, y), x, y)[1](d)
+  for a, b in zip(found, expected, strict=True):
+    np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize('size', [5, 96, 384, 50257])
+def test_argmax_is_that_of_numpy(size):
+  """The first of equal ones, and the first that is no number."""
+  rng = np.random.default_rng(0)
+  logits = rng.integers(0, 9, (4, 5, size)).astype('f')
+  logits[1] = -np.inf
+  logits[2, :, size // 2 :] = np.nan
+  np.testing.assert_array_equal(losses.argmax(logits), logits.argmax(-1))
+
+
+def test_memory_is_kept_and_in_huge_pages():
+  """Where Linux gives them to those that ask."""
+  setting = pathlib.Path('/sys/kernel/mm/transparent_hugepage/enabled')
+  if not setting.exists() or '[never]' in setting.read_text():
+    pytest.skip('this system has no huge pages')
+  script = (
+    'from t5x_lite import allocator; allocator.keep_freed_memory();'
+    'import numpy as np; np.ones(1 << 26, "b");'
+    'print(open("/proc/self/smaps").read(), open("/proc/self/statm").read())'
+  )
+  said = subprocess.run(
+    [sys.executable, '-c', script], capture_output=True, text=True, check=True
+  ).stdout
+  huge = [int(n) for n in re.findall(r'AnonHugePages: +(\d+) kB', said)]
+  resident = int(said.split()[-6]) * mmap.PAGESIZE
+  assert sum(huge) * 1024 > 0.9 * 2**26
+  assert 2**26 < resident < 2**28
 
 
 def test_the_right_token_is_the_first_of_the_largest():
