@@ -94,7 +94,7 @@ def measured(workdir):
   lines = (workdir / 'metrics.jsonl').read_text().splitlines()
   found = map(json.loads, lines)
   return [
-    (line['step'], line) for line in found if 'validation/text_loss' in line
+    (line['step'], line) for line in found if line['split'] == 'validation'
   ]
 
 
@@ -108,7 +108,7 @@ def table(runs, prepared, seeds):
     ends = [runs[name, seed][-1][1] for seed in seeds]
     cells = []
     for metric in METRICS[:2]:
-      values = [end[f'validation/{metric}'] for end in ends]
+      values = [end[metric] for end in ends]
       spread = (max(values) - min(values)) / 2
       cells.append(f'{statistics.mean(values):.3f} ± {spread:.3f}')
     parameters = models.build(run.model).num_params
@@ -128,7 +128,7 @@ def picture(runs, prepared, seeds, path):
       points = runs[name, seed]
       spent = [step * cost(run) / 1e12 for step, _ in points]
       for axis, metric in zip(axes, METRICS):
-        values = [point[f'validation/{metric}'] for _, point in points]
+        values = [point[metric] for _, point in points]
         axis.plot(
           spent,
           values,
@@ -165,7 +165,7 @@ def main():
       train(workdir, bindings, seed)
       runs[name, seed] = measured(workdir)
       step, end = runs[name, seed][-1]
-      print(name, seed, step, end['validation/text_loss'], flush=True)
+      print(name, seed, step, end['text_loss'], flush=True)
   found = table(runs, prepared, seeds)
   (args.out / 'table.md').write_text(found)
   picture(runs, prepared, seeds, args.out / 'picture.png')
