@@ -20,6 +20,12 @@ def argmax(logits_BLV):
 
   XLA's CPU backend is fast at a maximum, and slow at where it is. So there the
   maxima of blocks are found first, and then the place in a single block.
+
+  Args:
+    logits_BLV: of any leading axes.
+
+  Returns:
+    ids_BL, int32.
   """
   size = logits_BLV.shape[-1]
   width = math.gcd(size, 128)

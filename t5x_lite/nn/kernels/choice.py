@@ -29,8 +29,7 @@ class Site:
     prefix: whether some tokens see others both ways in a causal mask.
     dropout: whether weights are dropped.
     first: whether the first query is the first key.
-    causal: whether the keys after a query are hidden, and all others' order is
-      that of the queries.
+    causal: whether rows attend to themselves, each query to nothing behind it.
   """
 
   rows: int
@@ -88,7 +87,8 @@ def choose(spec, site, place):
   What a spec asks for, where it can be; a step of decoding is always plain. On
   its own: the platform's fused kernel where it can express what is asked and
   there are LONG keys; else the plain one, unless its weights take more than
-  LARGE, or it is SLOW; then the chunked one.
+  LARGE, or it is SLOW; then the chunked one. CPUs take the plain one by blocks
+  where a causal mask hides whole blocks of keys.
 
   Args:
     spec: specs.Transformer.
