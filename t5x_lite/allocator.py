@@ -13,6 +13,7 @@ import ctypes
 import mmap
 import os
 import pathlib
+import resource
 import sys
 
 # From glibc's malloc.h. One arena, or the others would go on as before.
@@ -40,7 +41,9 @@ def _ask_for_huge_pages(libc):
   """
   strict = pathlib.Path('/proc/sys/vm/overcommit_memory')
   if strict.exists() and strict.read_text().strip() == '2':
-    return  # addresses count there as memory that is taken
+    return  # addresses count as memory that is taken
+  if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+    return  # they are all that there are
   size = os.sysconf('SC_PHYS_PAGES') * mmap.PAGESIZE // 2
   libc.malloc.restype = ctypes.c_void_p
   libc.malloc.argtypes = [ctypes.c_size_t]

@@ -1,5 +1,6 @@
 """Losses: sums and weights, divided once by whoever adds up the last."""
 
+import functools
 import math
 
 import jax
@@ -18,8 +19,9 @@ def log_partition(logits_BLV, targets_BL):
 def argmax(logits_BLV):
   """jnp.argmax of each token's logits; the first of equal ones.
 
-  XLA's CPU backend is fast at a maximum, and slow at where it is. So there the
-  maxima of blocks are found first, and then the place in a single block.
+  XLA's CPU backend is fast at a maximum, and slow at where it is. So there, on
+  one device, the maxima of blocks are found first, and then the place in a
+  single block. Its maximum passes over NaN, though: then it is done plainly.
 
   Args:
     logits_BLV: of any leading axes.
@@ -27,14 +29,31 @@ def argmax(logits_BLV):
   Returns:
     ids_BL, int32.
   """
-  size = logits_BLV.shape[-1]
-  width = math.gcd(size, 128)
-  if width < 16 or partitioning.platform() != 'cpu':
-    return jnp.argmax(logits_BLV, axis=-1)
+  logits_BLV = jax.lax.stop_gradient(logits_BLV)
+  width = math.gcd(logits_BLV.shape[-1], 128)
+  fast = partitioning.platform() == 'cpu' and partitioning.is_one_device()
+  if not fast or width < 16 or not logits_BLV.size:
+    return _plain_argmax(logits_BLV)
+  strange = jnp.isnan(logits_BLV.sum(-1)).any()  # NaN, or inf of both signs
+  return jax.lax.cond(
+    strange,
+    _plain_argmax,
+    functools.partial(_argmax_by_blocks, width=width),
+    logits_BLV,
+  )
+
+
+def _plain_argmax(logits_BLV):
+  return jax.lax.argmax(logits_BLV, logits_BLV.ndim - 1, jnp.int32)
+
+
+def _argmax_by_blocks(logits_BLV, width):
   logits_BLNW = logits_BLV.reshape(*logits_BLV.shape[:-1], -1, width)
-  block_BL11 = jnp.argmax(logits_BLNW.max(-1), axis=-1)[..., None, None]
-  logits_BLW = jnp.take_along_axis(logits_BLNW, block_BL11, axis=-2)[..., 0, :]
-  return block_BL11[..., 0, 0] * width + jnp.argmax(logits_BLW, axis=-1)
+  block_BL = _plain_argmax(logits_BLNW.max(-1))
+  logits_BLW = jnp.take_along_axis(
+    logits_BLNW, block_BL[..., None, None], axis=-2
+  )[..., 0, :]
+  return block_BL * width + _plain_argmax(logits_BLW)
 
 
 def cross_entropy(

@@ -115,14 +115,20 @@ def test_gradients_of_an_einsum_whichever_is_the_smaller(equation, larger):
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize('size', [5, 96, 384, 50257])
+@pytest.mark.parametrize('size', [5, 96, 384, 4096, 32128, 50257])
 def test_argmax_is_that_of_numpy(size):
   """The first of equal ones, and the first that is no number."""
   rng = np.random.default_rng(0)
   logits = rng.integers(0, 9, (4, 5, size)).astype('f')
   logits[1] = -np.inf
-  logits[2, :, size // 2 :] = np.nan
   np.testing.assert_array_equal(losses.argmax(logits), logits.argmax(-1))
+  logits[2, :, size // 2 :] = np.nan
+  logits[3, 0, 2:4] = np.inf
+  logits[3, 0, 4] = -np.inf
+  found = jax.jit(losses.argmax)(logits)
+  np.testing.assert_array_equal(found, logits.argmax(-1))
+  assert found.dtype == np.int32
+  assert losses.argmax(logits[:0]).shape == (0, 5)
 
 
 def test_memory_is_kept_and_in_huge_pages():
@@ -142,6 +148,19 @@ def test_memory_is_kept_and_in_huge_pages():
   resident = int(said.split()[-6]) * mmap.PAGESIZE
   assert sum(huge) * 1024 > 0.9 * 2**26
   assert 2**26 < resident < 2**28
+
+
+def test_a_limit_of_addresses_is_left_to_those_who_need_them():
+  script = (
+    'import resource; n = 1 << 33;'
+    'resource.setrlimit(resource.RLIMIT_AS, (n, n));'
+    'from t5x_lite import allocator; allocator.keep_freed_memory();'
+    'print(open("/proc/self/statm").read())'
+  )
+  said = subprocess.run(
+    [sys.executable, '-c', script], capture_output=True, text=True, check=True
+  ).stdout
+  assert int(said.split()[0]) * mmap.PAGESIZE < 2**30
 
 
 def test_the_right_token_is_the_first_of_the_largest():

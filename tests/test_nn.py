@@ -104,6 +104,11 @@ def test_masks():
     query_segments_BQ=segments, key_segments_BK=np.array([[2, 2]])
   )
   assert few.sees().tolist() == [[False, False, True, False]]
+  far = masks.Mask(
+    query_segments_BQ=np.array([[70, 7, 9]]),
+    key_segments_BK=np.array([[9, 70]]),
+  )
+  assert far.sees().tolist() == far.matrix().any(-1).tolist()
 
   def see(*shape, **rules):
     return make_mask(*shape, **rules).matrix()[0].astype(int).tolist()

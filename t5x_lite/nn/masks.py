@@ -63,12 +63,8 @@ class Mask:
 
     In memory linear in the length, as `matrix` is not.
     """
-    n = sum(self.shape) + 1  # each example has a token, and 0 is padding
-
-    def of_row(query_Q, key_K):
-      return jnp.zeros(n, bool).at[key_K].set(True)[query_Q]
-
-    return jax.vmap(of_row)(self.query_segments_BQ, self.key_segments_BK)
+    isin = functools.partial(jnp.isin, method='binary_search')
+    return jax.vmap(isin)(self.query_segments_BQ, self.key_segments_BK)
 
   def reach(self, queries):
     """How many keys, at most, so many neighbouring queries see."""

@@ -1,6 +1,5 @@
 """Attention of one query a row to what was kept for it: a step of decoding."""
 
-import jax
 import jax.numpy as jnp
 
 from t5x_lite.nn import modules
@@ -61,7 +60,7 @@ def attend(q_R1HD, parts, mask, bias=None, scale=1.0):
   logits_BNGRK = jnp.where(
     seen_BK[:, None, None, None], logits_BNGRK, plain.HIDDEN
   )
-  weights_BNGRK = jax.nn.softmax(logits_BNGRK).astype(parts[0][1].dtype)
+  weights_BNGRK = modules.softmax(logits_BNGRK).astype(parts[0][1].dtype)
   y_BNGRD, end = 0, 0
   for _, v_BGKD in parts:
     start, end = end, end + v_BGKD.shape[2]
