@@ -1,6 +1,5 @@
 """Losses: sums and weights, divided once by whoever adds up the last."""
 
-import functools
 import math
 
 import jax
@@ -21,39 +20,27 @@ def argmax(logits_BLV):
 
   XLA's CPU backend is fast at a maximum, and slow at where it is. So there, on
   one device, the maxima of blocks are found first, and then the place in a
-  single block. Its maximum passes over NaN, though: then it is done plainly.
+  single block. Its maximum passes over NaN, which a sum does not.
 
   Args:
-    logits_BLV: of any leading axes.
+    logits_BLV: of any leading axes; infinite ones of one sign only.
 
   Returns:
     ids_BL, int32.
   """
-  logits_BLV = jax.lax.stop_gradient(logits_BLV)
+  place = lambda x: jax.lax.argmax(x, x.ndim - 1, jnp.int32)
   width = math.gcd(logits_BLV.shape[-1], 128)
   fast = partitioning.platform() == 'cpu' and partitioning.is_one_device()
   if not fast or width < 16 or not logits_BLV.size:
-    return _plain_argmax(logits_BLV)
-  strange = jnp.isnan(logits_BLV.sum(-1)).any()  # NaN, or inf of both signs
-  return jax.lax.cond(
-    strange,
-    _plain_argmax,
-    functools.partial(_argmax_by_blocks, width=width),
-    logits_BLV,
-  )
-
-
-def _plain_argmax(logits_BLV):
-  return jax.lax.argmax(logits_BLV, logits_BLV.ndim - 1, jnp.int32)
-
-
-def _argmax_by_blocks(logits_BLV, width):
+    return place(logits_BLV)
   logits_BLNW = logits_BLV.reshape(*logits_BLV.shape[:-1], -1, width)
-  block_BL = _plain_argmax(logits_BLNW.max(-1))
+  sums_BLN = logits_BLNW.sum(-1)
+  most_BLN = jnp.where(jnp.isnan(sums_BLN), sums_BLN, logits_BLNW.max(-1))
+  block_BL = place(most_BLN)
   logits_BLW = jnp.take_along_axis(
     logits_BLNW, block_BL[..., None, None], axis=-2
   )[..., 0, :]
-  return block_BL * width + _plain_argmax(logits_BLW)
+  return block_BL * width + place(logits_BLW)
 
 
 def cross_entropy(
