@@ -81,13 +81,16 @@ def make_private(folder):
   return folder
 
 
-def make_folder(folder):
+def make_folder(folder, keep=False):
   """Makes a folder and its parents, and checks that it can be written.
 
-  An object store has no folders: the first object tells.
+  An object store has no folders: the first object tells, or with `keep` one
+  that stays, so that the folder is there when it is empty.
   """
   folder = path(folder)
   if not is_local(folder):
+    if keep:
+      write_bytes(folder / '.keep', b'')
     return folder
   try:
     folder.mkdir(parents=True, exist_ok=True)

@@ -193,6 +193,17 @@ def test_a_killed_run_in_a_bucket_ends_as_one_on_the_disk(
   runs.assert_same_state(tmp_path / 'run', undisturbed / 'run', 4)
 
 
+def test_a_folder_stays_when_the_only_step_is_removed(bucket):
+  """Orbax lists it while it removes what a killed save left there."""
+  folder = storage.path(f'{bucket}/run/checkpoints')
+  for _ in range(2):
+    with checkpoints.Checkpoints(f'{bucket}/run', specs.Checkpoints()) as saver:
+      assert saver.steps() == [] and folder.exists()
+      storage.write_text(folder / '2' / 'state' / 'd' / 'part', 'x')
+  (folder / '2').rmtree(missing_ok=True)
+  assert [entry.name for entry in folder.iterdir()] == ['.keep']
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize(
   'request_', ['2/state/', '4/state/.*d/', '4/position', '4/commit_success']
