@@ -3,6 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
+from t5x_lite.data import arrays
 from t5x_lite.data import building
 from t5x_lite.data import ending
 from t5x_lite.data import store
@@ -14,7 +15,7 @@ END = VOCABULARY.eos_id
 
 def made(folder, texts, monkeypatch, block):
   """The tokens of documents, in records of `block` numbers."""
-  monkeypatch.setattr(building, '_BLOCK', block)
+  monkeypatch.setattr(arrays, '_BLOCK', block)
   building.write(
     folder,
     [('train', text) for text in texts],

@@ -12,6 +12,7 @@ import pytest
 from t5x_lite import errors
 from t5x_lite import specs
 from t5x_lite import storage
+from t5x_lite.data import arrays
 from t5x_lite.data import building
 from t5x_lite.data import store
 from t5x_lite.data import vocabularies
@@ -40,8 +41,8 @@ def write(folder, documents, vocabulary=BYTES):
 @pytest.fixture
 def small(monkeypatch):
   """Blocks of 7 and shards of about 30 numbers, tokenised by 50 characters."""
-  monkeypatch.setattr(building, '_BLOCK', 7)
-  monkeypatch.setattr(building, '_SHARD', 30)
+  monkeypatch.setattr(arrays, '_BLOCK', 7)
+  monkeypatch.setattr(arrays, '_SHARD', 30)
   monkeypatch.setattr(building, '_BATCH', 50)
 
 
@@ -78,11 +79,11 @@ def test_shards_may_end_in_a_short_record(small, tmp_path):
     ('b', values[10:12]),
     ('c', values[12:]),
   ):
-    writer = building._ArrayWriter(folder, name, '<i8')
+    writer = arrays.ArrayWriter(folder, name, '<i8')
     writer.append(part)
     entry = writer.close()
     shards += entry['shards']
-  array = store.Array(folder, entry | {'shards': shards})
+  array = arrays.Array(folder, entry | {'shards': shards})
   assert len(array) == 25
   assert array.read([0, 8, 24], 17).tolist() == [
     values[:17].tolist(),

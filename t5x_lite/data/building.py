@@ -7,97 +7,19 @@ import json
 import os
 import time
 
-from array_record.python import array_record_module
 import numpy as np
 
 from t5x_lite import errors
 from t5x_lite import processes
 from t5x_lite import storage
+from t5x_lite.data import arrays
 from t5x_lite.data import copies
 from t5x_lite.data import corpora
 from t5x_lite.data import sources
 from t5x_lite.data import store
 
-_BLOCK = 4096  # numbers in a record
-_SHARD = 1 << 26  # numbers in a shard
 _BATCH = 1 << 22  # characters that are tokenised at once
-_OPTIONS = 'group_size:1,uncompressed'  # each record is read alone
 _ABANDONED = 86400  # seconds after which an unfinished store is deleted
-
-
-@contextlib.contextmanager
-def _writing(folder):
-  """ArrayRecord's errors, as ours."""
-  try:
-    yield
-  except RuntimeError as e:
-    raise errors.StorageError(
-      'cannot write', where=folder, got=str(e).split(';')[0]
-    ) from e
-
-
-class _ArrayWriter:
-  """Appends numbers to one array of a split."""
-
-  def __init__(self, folder, name, dtype):
-    self._folder, self._name = folder, name
-    self._dtype = np.dtype(dtype)
-    self._shards = []  # the lengths of those begun
-    self._writer, self._pending, self._held = None, [], 0
-
-  def append(self, values):
-    """Adds an array of numbers."""
-    self._pending.append(values.astype(self._dtype))
-    self._held += len(values)
-    if self._held >= 64 * _BLOCK:
-      self._write(_BLOCK)
-
-  def _write(self, least):
-    """Writes whole blocks while at least `least` numbers are held."""
-    values = np.concatenate([*self._pending, np.empty(0, self._dtype)])
-    at = 0
-    with _writing(self._folder):
-      while len(values) - at >= least:
-        if self._writer is None or self._shards[-1] >= _SHARD:
-          self._begin_shard()
-        block = values[at : at + _BLOCK]
-        self._writer.write(block.tobytes())
-        self._shards[-1] += len(block)
-        at += len(block)
-    self._pending, self._held = [values[at:]], len(values) - at
-
-  def _begin_shard(self):
-    if self._writer:
-      self._writer.close()
-    path = self._folder / f'{self._name}-{len(self._shards)}'
-    self._writer = array_record_module.ArrayRecordWriter(str(path), _OPTIONS)
-    self._shards.append(0)
-
-  def close(self):
-    """Ends the array; returns its part of the manifest."""
-    self._write(1)
-    if self._writer:
-      with _writing(self._folder):
-        self._writer.close()
-    shards, count = [], len(self._shards)
-    for i, length in enumerate(self._shards):
-      name = f'{self._name}.arrayrecord-{i:05d}-of-{count:05d}'
-      path = self._folder / name
-      os.rename(self._folder / f'{self._name}-{i}', path)
-      shards.append(
-        {
-          'file': name,
-          'length': length,
-          'bytes': os.path.getsize(path),
-          'sha256': store.sha256(path),
-        }
-      )
-    return {
-      'dtype': self._dtype.str,
-      'block': _BLOCK,
-      'length': sum(self._shards),
-      'shards': shards,
-    }
 
 
 class _SplitWriter:
@@ -106,10 +28,10 @@ class _SplitWriter:
   def __init__(self, folder, vocabulary, encode, starts):
     folder.mkdir()
     self._vocabulary, self._encode, self._name = vocabulary, encode, starts
-    self._tokens = _ArrayWriter(
+    self._tokens = arrays.ArrayWriter(
       folder, 'tokens', '<u2' if vocabulary.size <= 1 << 16 else '<u4'
     )
-    self._starts = _ArrayWriter(folder, starts, '<i8')
+    self._starts = arrays.ArrayWriter(folder, starts, '<i8')
     self.length = self.unknown = 0
 
   def append(self, items):

@@ -15,125 +15,14 @@ these starts. Reading needs no TensorFlow.
 
 import hashlib
 import json
-import re
-import threading
 
-from array_record.python import array_record_module
 import numpy as np
 
 from t5x_lite import errors
 from t5x_lite import storage
+from t5x_lite.data import arrays
 
 FORMAT = 1
-_READ = 'readahead_buffer_size:0'
-
-
-def sha256(path):
-  """The digest of a file."""
-  with open(path, 'rb') as f:
-    return hashlib.file_digest(f, 'sha256').hexdigest()
-
-
-class Array:
-  """A stored sequence of numbers.
-
-  Attributes:
-    block: how many of them lie in a record.
-  """
-
-  def __init__(self, folder, entry):
-    """Opens an array by its part of the manifest; checks the files' sizes."""
-    self._folder, self._shards = folder, entry['shards']
-    self._dtype, self.block = np.dtype(entry['dtype']), entry['block']
-    lengths = [shard['length'] for shard in self._shards]
-    self._starts = np.cumsum([0, *lengths])
-    self._readers = {}
-    self._lock = threading.Lock()  # readers are not shared between threads
-    for shard in self._shards:
-      _check_name(shard['file'])
-      path = folder / shard['file']
-      size = path.stat().length if path.exists() else 'no file'
-      if size != shard['bytes']:
-        raise _broken(path, size, f'{shard["bytes"]} bytes')
-
-  def __len__(self):
-    return int(self._starts[-1])
-
-  def read(self, starts_B, length):
-    """Stretches of the array, zero past its end.
-
-    All the records that they lie in are read at once, each once.
-
-    Args:
-      starts_B: where each begins.
-      length: how long they are.
-
-    Returns:
-      [B, length].
-    """
-    out_BL = np.zeros((len(starts_B), length), self._dtype)
-    pieces, records = [], {}  # where to copy from and to; what to read
-    for row, start in enumerate(np.asarray(starts_B).tolist()):
-      at, end = start, min(start + length, len(self))
-      while at < end:
-        shard = int(np.searchsorted(self._starts, at, 'right')) - 1
-        first = int(self._starts[shard])
-        record, offset = divmod(at - first, self.block)
-        stop = min(end, at - offset + self.block, int(self._starts[shard + 1]))
-        pieces.append((row, at - start, shard, record, offset, stop - at))
-        records.setdefault(shard, set()).add(record)
-        at = stop
-    blocks = {}
-    with self._lock:
-      for shard, wanted in records.items():
-        wanted = sorted(wanted)
-        for record, block in zip(
-          wanted, self._records(shard, wanted), strict=True
-        ):
-          blocks[shard, record] = block
-    for row, to, shard, record, offset, size in pieces:
-      out_BL[row, to : to + size] = np.frombuffer(
-        blocks[shard, record], self._dtype, size, offset * self._dtype.itemsize
-      )
-    return out_BL
-
-  def _records(self, shard, records):
-    path = self._folder / self._shards[shard]['file']
-    try:
-      if shard not in self._readers:
-        self._readers[shard] = array_record_module.ArrayRecordReader(
-          str(path), options=_READ
-        )
-      blocks = self._readers[shard].read(records)
-      if len(blocks) != len(records):
-        raise ValueError(f'{len(blocks)} of {len(records)} records')
-    except (IndexError, RuntimeError, ValueError) as e:
-      raise _broken(path, str(e).splitlines()[0][:120], 'whole records') from e
-    return blocks
-
-  def verify(self):
-    """Compares every file with the digest of when it was written."""
-    for shard in self._shards:
-      path = self._folder / shard['file']
-      if (digest := sha256(path)) != shard['sha256']:
-        raise _broken(path, f'sha256 {digest[:12]}', shard['sha256'][:12])
-
-
-def _check_name(name):
-  """Keeps a manifest from pointing outside its folder."""
-  if not re.fullmatch(r'\w[\w.-]*', name):
-    raise ValueError(f'file name {name!r}')
-
-
-def _broken(path, got, expected, store=None):
-  store = store or path.parent.parent  # a shard lies in the folder of its split
-  return errors.DataError(
-    'tokenised corpus is damaged',
-    where=path,
-    got=got,
-    expected=expected,
-    fix=f'delete {store}; it is made again from the corpus',
-  )
 
 
 class _Split:
@@ -146,7 +35,8 @@ class _Split:
 
   def __init__(self, folder, entry):
     self.arrays = {
-      name: Array(folder, array) for name, array in entry['arrays'].items()
+      name: arrays.Array(folder, array)
+      for name, array in entry['arrays'].items()
     }
     self.num_tokens = len(self.arrays['tokens'])
     self.unknown = entry['unknown']
@@ -250,11 +140,11 @@ class Store:
       self.fingerprint = self.manifest['fingerprint']
       self._splits = {}
       for name, entry in self.manifest['splits'].items():
-        _check_name(name)
+        arrays.check_name(name)
         kind = Pairs if 'pairs' in entry['arrays'] else Tokens
         self._splits[name] = kind(self.folder / name, entry)
     except (OSError, ValueError, KeyError, TypeError) as e:
-      raise _broken(file, repr(e)[:120], 'a manifest', self.folder) from e
+      raise arrays.broken(file, repr(e)[:120], 'a manifest', self.folder) from e
 
   def has(self, split):
     """Whether there are documents of this split."""
