@@ -8,7 +8,6 @@ seed, the epoch and which example it is, on nothing else.
 import abc
 import hashlib
 
-import grain
 import numpy as np
 
 from t5x_lite import corruptions
@@ -274,6 +273,8 @@ def prefetch(batches, position, size, rows=None):
   def read(i):
     start = position + int(i) * size
     return start, batches.at(start, size, rows)
+
+  import grain  # brings JAX, which those who make a store do without
 
   stream = grain.MapDataset.range(np.iinfo(np.int64).max // size).map(read)
   options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
