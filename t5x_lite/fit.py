@@ -24,13 +24,15 @@ from t5x_lite import train
 from t5x_lite import watching
 
 
-def open_store(run, vocabulary, say):
+def open_store(run, vocabulary, say, count=None, runner=None):
   """The tokenised corpus of a run, made if there is none; says how far it is.
 
   Args:
     run: specs.Run.
     vocabulary: its vocabulary.
     say: prints a line.
+    count: processes that make it, and
+    runner: what makes them do it, as of data.open_or_build.
   """
   name = run.data.corpus or run.data.task
   next_line = time.monotonic()
@@ -44,7 +46,12 @@ def open_store(run, vocabulary, say):
       say(f'tokenising {name}: {found}')
 
   store = data.open_or_build(
-    run.data, vocabulary, progress, data.origin(run, vocabulary)
+    run.data,
+    vocabulary,
+    progress,
+    data.origin(run, vocabulary),
+    count,
+    runner,
   )
   if built:
     say(f'tokenised {name} into {store.folder}')

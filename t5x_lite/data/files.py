@@ -1,6 +1,5 @@
 """Documents and records of text files, in any place of them."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -9,7 +8,7 @@ import re
 from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.data import formats
-from t5x_lite.data import parts
+from t5x_lite.data import partition
 from t5x_lite.data.sources import Place
 
 LONGEST = 1 << 24  # bytes of a document; a longer one is stored as several
@@ -58,12 +57,12 @@ class Files:
     }
 
   def parts(self):
-    """As a list of parts.Part."""
+    """As a list of partition.Part."""
     sizes = [storage.path(path).stat().length for path in self.paths]
-    wanted, pieces = parts.size(sum(sizes)), []
+    wanted, pieces = partition.size(sum(sizes)), []
     for path, size in zip(self.paths, sizes, strict=True):
       pieces += self._pieces(path, size, wanted)
-    return parts.group({'train': pieces})
+    return partition.group({'train': pieces})
 
   def _pieces(self, path, size, wanted):
     """[(piece, bytes), ...] of a file."""
@@ -95,7 +94,7 @@ class Files:
     """The texts of a part, in order, with blank ones left out.
 
     Args:
-      part: a parts.Part.
+      part: a partition.Part.
       report: a sources.Report that is added to.
 
     Yields:
@@ -140,7 +139,7 @@ class Files:
     """(place, the texts in some fields) of each record, in order.
 
     Args:
-      part: a parts.Part.
+      part: a partition.Part.
       fields: their names.
       report: a sources.Report that is added to.
     """
@@ -165,7 +164,7 @@ class Files:
       if kind == 'parquet':
         found = formats.rows(file, path, start, end, fields, report)
         if start:
-          number = _rows_before(file, path, start)
+          number = formats.rows_before(file, path, start)
       else:
         found = _features(file, path, fields, report)
       for values in found:
@@ -250,13 +249,6 @@ def _features(file, path, fields, report):
       formats.tfrecords(reader, raw, path, report), 1
     ):
       yield formats.features(record, fields, f'{path}, record {number}')
-
-
-def _rows_before(file, path, group):
-  from pyarrow import parquet
-
-  with contextlib.closing(parquet.ParquetFile(file)) as table:
-    return sum(table.metadata.row_group(n).num_rows for n in range(group))
 
 
 def _json_record(line, place, fields):

@@ -263,6 +263,12 @@ def row_groups(file, name):
     return [table.metadata.row_group(n).total_byte_size for n in groups]
 
 
+def rows_before(file, name, group):
+  """Rows of a Parquet file before a row group."""
+  with _parquet(file, name) as table:
+    return sum(table.metadata.row_group(n).num_rows for n in range(group))
+
+
 @contextlib.contextmanager
 def _parquet(file, name):
   """An open Parquet file, and its faults as ours."""

@@ -16,7 +16,7 @@ from t5x_lite import corruptions
 from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.data import corpora
-from t5x_lite.data import parts
+from t5x_lite.data import partition
 from t5x_lite.data import sources
 from t5x_lite.data import tasks
 
@@ -154,13 +154,13 @@ class Task:
     }
 
   def parts(self):
-    """The shards of its source, as a list of parts.Part."""
+    """The shards of its source, as a list of partition.Part."""
     if self._task.requires_caching:  # its shards are not those of the source
       found = {split: [((split, 0, 1), 0)] for split in self.splits}
     else:
       source = self._task.source
       found = {split: sources.shards(source, split) for split in self.splits}
-    return parts.group(found)
+    return partition.group(found)
 
   def examples(self, part, report):
     """(inputs, targets) of each pair of a part, as token ids."""

@@ -14,7 +14,7 @@ import sys
 
 from t5x_lite import errors
 from t5x_lite import storage
-from t5x_lite.data import parts
+from t5x_lite.data import partition
 
 _LINES = 512  # that TensorFlow hands over at once
 _BAD_SHARE = 1e-3  # of lines that are not UTF-8; more of them stop a reading
@@ -252,13 +252,13 @@ class Tfds:
     return seqio.TfdsDataSource(self.dataset, splits=splits, read_only=True)
 
   def parts(self):
-    """Its shards, as a list of parts.Part."""
+    """Its shards, as a list of partition.Part."""
     try:
       source = self.source()
       found = {split: shards(source, split) for split in self.splits}
     except Exception as e:  # builders raise whatever they like
       raise _not_ready(self.dataset, e) from e
-    return parts.group(found)
+    return partition.group(found)
 
   def texts(self, part, report):
     """The texts of a part, with blank ones left out, as of Files."""
