@@ -23,49 +23,59 @@ def run(spec, count=None, runner=None, say=print):
   old = signal.signal(signal.SIGTERM, _leave)
   try:
     started = time.monotonic()
-    store = fit.open_store(spec, vocabulary, say, count, runner)
+    stores = fit.open_stores(spec, vocabulary, say, count, runner)
     seconds = time.monotonic() - started
   finally:
     signal.signal(signal.SIGTERM, old)
-  show.table(table(store))
-  say(rates(store, seconds))
+  show.table(table(stores))
+  for line in summary(stores, seconds):
+    say(line)
 
 
 def _leave(*_):
   raise SystemExit(errors.PREEMPTED)
 
 
-def table(store):
-  """The rows of a table of a store's splits, headed."""
-  rows = [('split', 'documents', 'tokens', 'unknown', 'bytes', 'shards')]
-  for name, entry in store.manifest['splits'].items():
-    split = store.split(name)
-    pairs = 'pairs' in entry['arrays']
-    shards = [x for part in entry['arrays'].values() for x in part['shards']]
-    rows.append(
-      (
-        name,
-        f'{split.num_pairs:,} pairs' if pairs else f'{split.num_documents:,}',
-        f'{split.num_tokens:,}',
-        f'{split.unknown / max(split.num_tokens, 1):.2%}',
-        f'{sum(shard["bytes"] for shard in shards):,}',
-        f'{len(shards):,}',
+def table(stores):
+  """The rows of a table of the splits of stores, headed."""
+  rows = [('data', 'split', 'examples', 'tokens', 'unknown', 'bytes', 'shards')]
+  for name, store in stores.items():
+    for split, entry in store.manifest['splits'].items():
+      found = store.split(split)
+      pairs = 'pairs' in entry['arrays']
+      shards = [
+        x for array in entry['arrays'].values() for x in array['shards']
+      ]
+      rows.append(
+        (
+          name,
+          split,
+          f'{found.num_pairs:,} pairs'
+          if pairs
+          else f'{found.num_documents:,} documents',
+          f'{found.num_tokens:,}',
+          f'{found.unknown / max(found.num_tokens, 1):.2%}',
+          f'{sum(shard["bytes"] for shard in shards):,}',
+          f'{len(shards):,}',
+        )
       )
-    )
   return rows
 
 
-def rates(store, seconds):
-  """A line on what was read, and how fast."""
-  read = store.manifest['read']
-  tokens = sum(
-    entry['arrays']['tokens']['length']
-    for entry in store.manifest['splits'].values()
-  )
-  megabytes = read['bytes'] / 1e6
-  return (
-    f'{megabytes:,.1f} MB of text, {read["blank"]:,} blank documents, '
-    f'{read["bad_lines"]:,} lines not UTF-8; {seconds:,.1f} s, '
-    f'{megabytes / seconds:,.1f} MB/s, {tokens / seconds:,.0f} tokens/s: '
-    f'{store.folder}'
+def summary(stores, seconds):
+  """Lines on what was read, where it lies now, and how fast that went."""
+  size = tokens = 0
+  for name, store in stores.items():
+    read = store.manifest['read']
+    size += read['bytes'] / 1e6
+    tokens += sum(
+      store.split(split).num_tokens for split in store.manifest['splits']
+    )
+    yield (
+      f'{name}: {read["bytes"] / 1e6:,.1f} MB of text, {read["blank"]:,} blank '
+      f'documents, {read["bad_lines"]:,} lines not UTF-8; in {store.folder}'
+    )
+  yield (
+    f'{seconds:,.1f} s, {size / seconds:,.1f} MB/s, '
+    f'{tokens / seconds:,.0f} tokens/s'
   )
