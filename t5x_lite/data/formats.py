@@ -250,9 +250,9 @@ def no_text(what, field, place, names, got):
     where=place,
     got=f'{got} in it' if field in names else f'fields {listed}',
     expected='a string',
-    choices=[] if field in names else names,
-    fix='name the field that holds the text: --gin.Data.field=..., or, of '
-    'pairs, --gin.Data.pair=INPUTS,TARGETS',
+    fix='name the field that holds the text: --gin.Data.field='
+    f'{errors.nearest(field, names) or "..."}, or, of pairs, '
+    '--gin.Data.pair=INPUTS,TARGETS',
   )
 
 
