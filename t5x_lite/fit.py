@@ -24,37 +24,43 @@ from t5x_lite import train
 from t5x_lite import watching
 
 
-def open_stores(run, vocabulary, say):
+def open_stores(run, vocabulary, say, count=None, runner=None):
   """The tokenised parts of a run's data, made if there are none.
 
   Args:
     run: specs.Run.
     vocabulary: its vocabulary.
     say: prints a line; told how far it is.
+    count: processes that make them, and
+    runner: what makes them do it, as of data.open_or_build.
 
   Returns:
     {part: data.Store}.
   """
   return {
-    name: _open_store(name, part, vocabulary, say)
+    name: _open_store(name, part, vocabulary, say, count, runner)
     for name, part in data.parts(run).items()
   }
 
 
-def _open_store(name, run, vocabulary, say):
+def _open_store(name, run, vocabulary, say, count, runner):
   next_line = time.monotonic()
   built = False
 
-  def progress(tokens, share):
+  def progress(found):
     nonlocal next_line, built
     built = True
     if time.monotonic() >= next_line:
       next_line = time.monotonic() + 5
-      part = '' if share is None else f' ({share:.0%} of {name})'
-      say(f'tokenising: {tokens:,} tokens{part}')
+      say(f'tokenising {name}: {found}')
 
   store = data.open_or_build(
-    run.data, vocabulary, progress, data.origin(run, vocabulary)
+    run.data,
+    vocabulary,
+    progress,
+    data.origin(run, vocabulary),
+    count,
+    runner,
   )
   if built:
     say(f'tokenised {name} into {store.folder}')
