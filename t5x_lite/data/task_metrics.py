@@ -54,6 +54,8 @@ def compute(metric, task, examples, output):
     else:
       found = made.compute()
     return {name: plain(value) for name, value in found.items()}
+  except errors.UserError:
+    raise
   # The user's own functions raise what they like.
   except (Exception, SystemExit) as e:
     raise errors.DataError(

@@ -1,0 +1,11 @@
+"""The built-in text-to-text tasks and mixtures, by name.
+
+To import this loads no library: a Definition is made when it is asked for.
+
+DEFINITIONS: {name: function () -> data.definitions.Definition}.
+MIXTURES: {name: {name of a task or mixture: its rate, or None for its number of
+examples to train on}}.
+"""
+
+DEFINITIONS = {}
+MIXTURES = {}
