@@ -117,7 +117,12 @@ def test_trained_on_and_evaluated(here, command, tmp_path):
     *START,
     '--gin.Data.task=glue_wnli_v002',
     f'--workdir={run}',
-    *runs.options(Run__steps=3, Data__lengths=lengths),
+    *runs.options(
+      Run__steps=3,
+      Data__lengths=lengths,
+      Transformer__encoder_layers=1,
+      Transformer__decoder_layers=1,
+    ),
   )
   assert 'tokenised glue_wnli_v002' in said
   assert runs.metrics(run)[-1]['step'] == 3
