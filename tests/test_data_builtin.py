@@ -16,6 +16,7 @@ from t5x_lite import errors
 from t5x_lite import specs
 from t5x_lite.data import builtin
 from t5x_lite.data import definitions
+from t5x_lite.data import seqio_vocabulary
 from t5x_lite.data import tasks
 from t5x_lite.data import vocabularies
 from tests import tiny
@@ -105,6 +106,20 @@ def test_what_is_read_is_tokens_of_the_runs_vocabulary():
       assert example[side].tolist() == ids
       assert example[f'{side}_pretokenized'].decode() == row[side]
   assert task.predicts and task.cut == 9
+
+
+@pytest.mark.parametrize('split', ['train', 'empty'])
+def test_without_tensorflow_the_same_is_read(split, monkeypatch):
+  monkeypatch.setattr(builtin, '_ROWS', 7)
+  task = tasks.find('name_topics', 'here', BYTES)
+  wanted = task.get_dataset(split=split, shuffle=False).as_numpy_iterator()
+  for mine, own in zip(builtin.examples(task, split), wanted, strict=True):
+    assert mine.keys() == own.keys()
+    for name, value in own.items():
+      assert type(mine[name]) is type(value)
+      np.testing.assert_array_equal(mine[name], value)
+      if isinstance(value, np.ndarray):
+        assert mine[name].dtype == value.dtype
 
 
 def predicted(texts):
@@ -256,11 +271,11 @@ def test_another_source_or_other_code_is_another_store():
 
 def test_the_wrapped_vocabulary_is_the_same_in_tensorflow():
   for own in (BYTES, vocabularies.Bytes(extra_ids=0)):
-    wrapped = builtin.wrapped(own)
+    wrapped = seqio_vocabulary.wrapped(own)
     assert (
       wrapped
-      == builtin.wrapped(own)
-      != builtin.wrapped(vocabularies.Bytes(extra_ids=3))
+      == seqio_vocabulary.wrapped(own)
+      != seqio_vocabulary.wrapped(vocabularies.Bytes(extra_ids=3))
     )
     assert wrapped.vocab_size == own.size
     for text in ('', 'nul\0', 'b\u00e9e <extra_id_0> \U0001f600', 'x' * 3000):
