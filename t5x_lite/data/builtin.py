@@ -157,9 +157,10 @@ def _counted(name):
 def num_examples(task):
   """The rate of a task in a mixture in proportion: its examples to train on.
 
-  They are counted by reading them, once.
+  Where the task does not know they are counted by reading them, once.
   """
-  return float(_counted(task.name))
+  known = task.num_input_examples('train')
+  return float(_counted(task.name) if known is None else known)
 
 
 def examples(task, split):
