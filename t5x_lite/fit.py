@@ -44,6 +44,8 @@ def open_stores(run, vocabulary, say, count=None, runner=None):
 
 
 def _open_store(name, run, vocabulary, say, count, runner):
+  if run.data.stream:
+    return data.Stream(run, vocabulary)
   next_line = time.monotonic()
   built = False
 

@@ -21,12 +21,14 @@ from t5x_lite.data.corpora import documents
 from t5x_lite.data.mixtures import parts
 from t5x_lite.data.pairs import origin
 from t5x_lite.data.store import Store
+from t5x_lite.data.streams import Stream
 from t5x_lite.data.vocabularies import Vocabulary
 from t5x_lite.data.vocabularies import load as load_vocabulary
 
 __all__ = [
   'Batches',
   'Store',
+  'Stream',
   'Vocabulary',
   'check',
   'documents',

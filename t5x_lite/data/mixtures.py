@@ -9,6 +9,8 @@ from t5x_lite.data import corpora
 from t5x_lite.data import sources
 from t5x_lite.data import tasks
 
+_COUNTABLE = 1 << 40  # examples; a stream says that it has more
+
 
 def parts(run, vocabulary=None):
   """The runs of a corpus or task each that the data of a run are made of.
@@ -57,7 +59,9 @@ def _mixture(name, vocabulary):
 def _tasks(name, vocabulary):
   """The names of the tasks of a mixture, each once."""
   seqio, _ = sources.libraries()
-  return sorted({task.name for task in seqio.get_subtasks(_mixture(name, vocabulary))})
+  return sorted(
+    {task.name for task in seqio.get_subtasks(_mixture(name, vocabulary))}
+  )
 
 
 def rates(run, counts, vocabulary=None):
@@ -115,6 +119,12 @@ def _seqio_rates(mixture, counts):
       for task, share in shares.items():
         found[task] += float(rate) * share / total
       continue
+    if callable(rate) and counts[name] > _COUNTABLE:
+      raise errors.ConfigError(
+        'rate of a task hangs on its examples, which a stream does not know',
+        where=f'{name} of {mixture.name}',
+        fix='--gin.Data.stream=False',
+      )
     try:
       value = rate(_Counted(inner, counts[name])) if callable(rate) else rate
       value = float(value)

@@ -81,6 +81,8 @@ class Data(Spec):
   # Several examples in a row, which do not see each other: of pairs, and of
   # documents that are isolated.
   pack: bool = False
+  # Read as they come: nothing is stored, and nothing shuffled.
+  stream: bool = False
 
   def __post_init__(self):
     super().__post_init__()
