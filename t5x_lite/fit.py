@@ -39,7 +39,7 @@ def open_stores(run, vocabulary, say, count=None, runner=None):
   """
   return {
     name: _open_store(name, part, vocabulary, say, count, runner)
-    for name, part in data.parts(run).items()
+    for name, part in data.parts(run, vocabulary).items()
   }
 
 

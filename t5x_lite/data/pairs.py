@@ -15,8 +15,10 @@ import numpy as np
 from t5x_lite import corruptions
 from t5x_lite import errors
 from t5x_lite import storage
+from t5x_lite.data import builtin
 from t5x_lite.data import corpora
 from t5x_lite.data import partition
+from t5x_lite.data import seqio_vocabulary
 from t5x_lite.data import sources
 from t5x_lite.data import tasks
 
@@ -112,14 +114,14 @@ class Task:
 
   def __init__(self, data, vocabulary):
     """Finds the task that specs.Data names; reads no example."""
-    task = tasks.find(data.task, 'Data.task')
+    task = tasks.find(data.task, 'Data.task', vocabulary)
     if not hasattr(task, 'source'):
       raise errors.ConfigError(
         'Data.task is a mixture',
         got=data.task,
         expected='a task',
       )
-    tasks.check_features(task, vocabulary)
+    seqio_vocabulary.check(task, vocabulary)
     there = tasks.splits(task)
     if 'train' not in there:
       raise errors.ConfigError(
@@ -138,6 +140,12 @@ class Task:
 
     The files of its source, and the Python files of its functions.
     """
+    if definition := builtin.definition(self._task):
+      return {
+        'task': self.name,
+        'source': definition.identity(),
+        'preprocessors': _told(definition.read),
+      }
     source = self._task.source
     try:
       shards = [
