@@ -140,6 +140,7 @@ def _died(process, part):
 def _serve(pipe):
   """What a process does: it makes the parts that it is given."""
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  os.environ.setdefault('RAYON_NUM_THREADS', '1')  # tokenizers' own threads
   with contextlib.suppress(EOFError, OSError):  # it has gone
     try:
       job = pipe.recv()
