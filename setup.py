@@ -53,6 +53,7 @@ setuptools.setup(
     'etils[epath]>=1.15,<2',
     'fsspec>=2026.9',
     'google-crc32c>=1.8,<2',
+    'pyarrow>=25,<27',
     'rich>=15,<16',
     'tensorboardX>=2.6.5,<3',
     'matplotlib>=3.11,<4',

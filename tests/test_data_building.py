@@ -22,6 +22,7 @@ from t5x_lite.data import formats
 from t5x_lite.data import making
 from t5x_lite.data import partition
 from t5x_lite.data import sources
+from t5x_lite.data import tasks
 from t5x_lite.data import vocabularies
 from t5x_lite.data import workers
 
@@ -357,3 +358,103 @@ def test_signals_end_it_and_the_same_command_goes_on(tmp_path, command, number):
     assert time.monotonic() < deadline
   file.write_text(json.dumps('short') + '\nand\nshort\n')
   assert 'documents' in command(*arguments)
+
+
+# -- tasks of SeqIO -----------------------------------------------------------
+
+MODULE = """
+import seqio
+import tensorflow as tf
+
+VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
+
+
+def pair(dataset):
+  def split(line):
+    inputs, targets = tf.unstack(tf.strings.split(line, ':', 1), 2)
+    return {{'inputs': inputs, 'targets': targets}}
+
+  return dataset.map(split)
+
+
+seqio.TaskRegistry.add(
+  '{name}',
+  source=seqio.TextLineDataSource({{'train': '{files}'}}),
+  preprocessors=[
+    pair,
+    seqio.preprocessors.tokenize,
+    seqio.preprocessors.append_eos_after_trim,
+  ],
+  output_features={{
+    name: seqio.Feature(VOCABULARY, dtype=tf.int32)
+    for name in ('inputs', 'targets')
+  }},
+)
+"""
+
+
+@pytest.fixture
+def lines_task(tmp_path, monkeypatch):
+  """A module that registers a task of four files, and options that name it."""
+  for n in range(4):
+    lines = [f'question {n} {i}: answer {i}' for i in range(50)]
+    (tmp_path / f'lines-{n}.txt').write_text('\n'.join(lines) + '\n')
+  name = f'lines_{tmp_path.name}'
+  (tmp_path / f'{name}.py').write_text(
+    MODULE.format(files=f'{tmp_path}/lines-*.txt', name=name)
+  )
+  monkeypatch.setattr(tasks, 'imported', [])  # those of other tests are gone
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(tmp_path)
+  yield [
+    f'--task_module={name}',
+    '--gin_file=t5/bytes',
+    '--gin.Data.corpus=None',
+    f'--gin.Data.task={name}',
+    '--gin.Run.objective=@Supervised()',
+    '--gin.Data.lengths={"inputs": 32, "targets": 16}',
+  ]
+  import seqio
+
+  seqio.TaskRegistry.remove(name)
+
+
+def build_task(command, tmp_path, arguments, name, *more):
+  store = tmp_path / name
+  said = command('cache', *arguments, f'--gin.Data.store={store}', *more)
+  assert ' pairs' in said
+  [folder] = store.iterdir()
+  return building.store.Store(folder), folder
+
+
+def test_files_of_a_task_are_parts(
+  command, tmp_path, lines_task, monkeypatch, small
+):
+  whole, _ = build_task(command, tmp_path, lines_task, 'a')
+  monkeypatch.setattr(partition, '_SMALLEST', 10)
+  made, _ = build_task(command, tmp_path, lines_task, 'b')
+  shards = made.manifest['splits']['train']['arrays']['tokens']['shards']
+  assert len(shards) == 4
+  for split in ('train', 'validation'):
+    one, other = whole.split(split), made.split(split)
+    assert one.num_pairs == other.num_pairs
+    assert (
+      one.rows([0], one.num_tokens) == other.rows([0], other.num_tokens)
+    ).all()
+  first = BYTES.decode(made.split('train').rows([0], 12)[0])
+  assert first == 'question 0 0'
+
+
+@pytest.mark.parallel
+def test_processes_find_a_users_task_by_its_module(
+  command, tmp_path, lines_task, monkeypatch
+):
+  monkeypatch.setattr(partition, '_SMALLEST', 10)
+  _, alone = build_task(command, tmp_path, lines_task, 'a')
+  _, folder = build_task(command, tmp_path, lines_task, 'b', '--workers=2')
+  assert content(folder) == content(alone)
+  # One that is gone meanwhile is told as here.
+  monkeypatch.setattr(tasks, 'imported', ['no_such_module'])
+  options = ['--workers=2', f'--gin.Data.store={tmp_path / "c"}']
+  said = command('cache', *lines_task[1:], *options, code=2)
+  assert 'no such module at --task_module=no_such_module' in said

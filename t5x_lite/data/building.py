@@ -265,7 +265,8 @@ class _Build:
     if count is None:
       big = sum(part.bytes for part in parts) > _SMALL
       count = workers.cores() if big else 1
-    count = min(count, len(parts))
+    # A task that a script registers itself is not there in others.
+    count = min(count, len(parts)) if self._corpus.portable else 1
     return workers.several(count) if count > 1 else workers.here
 
   def _results(self, job, run, parts, numbers, progress):

@@ -186,9 +186,10 @@ class Texts:
     name: of the corpus.
     splits: 'train', and 'validation' if it has one of its own.
     starts: the array of the store that says where each begins.
+    portable: whether another process finds it, too.
   """
 
-  starts = 'documents'
+  starts, portable = 'documents', True
 
   def __init__(self, data):
     """Finds what specs.Data names; see `find`."""

@@ -32,9 +32,10 @@ class Lines:
     name: of the corpus.
     splits: 'train', and 'validation' if it has one of its own.
     starts: the array of the store that says where each side begins.
+    portable: whether another process finds it, too.
   """
 
-  starts = 'pairs'
+  starts, portable = 'pairs', True
 
   def __init__(self, data):
     """Finds what specs.Data names; see `corpora.find`."""
@@ -191,6 +192,11 @@ class Task:
   def check(self, report, splits):
     """As of corpora.Texts."""
     check(self._data, report, splits)
+
+  @property
+  def portable(self):
+    """Whether another process finds it, too."""
+    return bool(tasks.imported or builtin.definition(self._task))
 
   def __reduce__(self):
     # Another process finds the task anew, by the modules that register it.

@@ -140,8 +140,13 @@ def _died(process, part):
 def _serve(pipe):
   """What a process does: it makes the parts that it is given."""
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  os.environ.setdefault('RAYON_NUM_THREADS', '1')  # tokenizers' own threads
   with contextlib.suppress(EOFError, OSError):  # it has gone
-    job = pipe.recv()
+    try:
+      job = pipe.recv()
+    except errors.UserError as e:  # as of a module that is not found here
+      pipe.send(('failed', e))
+      return
     while True:
       number, part = pipe.recv()
       _make(pipe, job, number, part)
