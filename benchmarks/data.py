@@ -50,6 +50,8 @@ def prepare(folder, corpus):
   from t5x_lite import data
   from t5x_lite.data import vocabulary_training
 
+  if (folder / 'vocabulary.model').exists():
+    return
   documents, held, size = [], [], 0
   for _, text in data.documents(spec(corpus)):
     held.append(' '.join(text.split()))
@@ -63,14 +65,13 @@ def prepare(folder, corpus):
     ('part.txt', documents[:part]),
   ):
     (folder / name).write_text(''.join(lines), encoding='utf-8')
-  if not (folder / 'vocabulary.model').exists():
-    print('training a vocabulary', file=sys.stderr)
-    vocabulary_training.train_sentencepiece(
-      documents[:: -(-len(documents) // part)],
-      VOCABULARY,
-      folder / 'vocabulary.model',
-      extra_ids=SENTINELS,
-    )
+  print('training a vocabulary', file=sys.stderr)
+  vocabulary_training.train_sentencepiece(
+    documents[:: -(-len(documents) // part)],
+    VOCABULARY,
+    folder / 'vocabulary.model',
+    extra_ids=SENTINELS,
+  )
   print(
     f'{len(documents):,} documents, {sum(map(len, documents)):,} characters'
   )
@@ -145,14 +146,12 @@ def tokenizer(folder):
   _, vocabulary = make_run(folder, 'part.txt', 'again')
   with open(folder / 'part.txt', encoding='utf-8') as f:
     documents = list(f)
+  parts = [documents[at : at + 100] for at in range(0, len(documents), 100)]
   turns.serve_batches(
-    (
-      vocabulary.encode_batch(list(part))
-      for part in itertools.batched(itertools.cycle(documents), 100)
-    ),
+    map(vocabulary.encode_batch, itertools.cycle(parts)),
     lambda rows: sum(map(len, rows)),
     'SentencePiece',
-    len(documents) // 100,
+    len(parts),
   )
 
 
@@ -224,9 +223,8 @@ def show(contenders):
     ratio = ''
     if base:
       each = [a / b for a, b in zip(own, base)]
-      ratio = '{:6.2f} ({:.2f}-{:.2f})'.format(
-        statistics.median(each), min(each), max(each)
-      )
+      middle = statistics.median(each)
+      ratio = f'{middle:6.2f} ({min(each):.2f}-{max(each):.2f})'
     print(
       f'{contender.name:22} {statistics.median(own) / 1e6:10.2f}'
       f' {min(own) / 1e6:6.2f}-{max(own) / 1e6:6.2f}   {ratio:20}'
