@@ -247,8 +247,8 @@ def inspect(options):
   run = load(options)
   vocabulary = data.load_vocabulary(run.data)
   data.check(run, vocabulary)
-  store = fitting.open_store(run, vocabulary, print)
-  batches = data.examples(run, store, vocabulary, options.split)
+  stores = fitting.open_stores(run, vocabulary, print)
+  batches = data.Batches(run, stores, vocabulary, options.split)
   show.batch(batches.at(options.position, options.rows), vocabulary)
 
 

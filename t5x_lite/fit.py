@@ -24,15 +24,24 @@ from t5x_lite import train
 from t5x_lite import watching
 
 
-def open_store(run, vocabulary, say):
-  """The tokenised corpus of a run, made if there is none; says how far it is.
+def open_stores(run, vocabulary, say):
+  """The tokenised parts of a run's data, made if there are none.
 
   Args:
     run: specs.Run.
     vocabulary: its vocabulary.
-    say: prints a line.
+    say: prints a line; told how far it is.
+
+  Returns:
+    {part: data.Store}.
   """
-  name = run.data.corpus or run.data.task
+  return {
+    name: _open_store(name, part, vocabulary, say)
+    for name, part in data.parts(run).items()
+  }
+
+
+def _open_store(name, run, vocabulary, say):
   next_line = time.monotonic()
   built = False
 
@@ -161,8 +170,8 @@ def fit(
       # On the way back from a checkpoint of its own, no other counts.
       fresh = begin is None and run.start_from is not None
       start = pretrained.Pretrained(run, program.model) if fresh else None
-      store = open_store(run, vocabulary, say)
-      batches = data.examples(run, store, vocabulary, 'train')
+      stores = open_stores(run, vocabulary, say)
+      batches = data.Batches(run, stores, vocabulary, 'train')
       for note in batches.notes():
         say(note)
       processes.same('corpus or vocabulary', batches.fingerprint)
@@ -182,7 +191,7 @@ def fit(
       measures = measuring.Measures(
         run,
         program.model,
-        store,
+        stores,
         vocabulary,
         mesh,
         run.evaluation.examples,

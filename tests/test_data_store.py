@@ -41,7 +41,7 @@ def write(folder, documents, vocabulary=BYTES):
 @pytest.fixture
 def small(monkeypatch):
   """Blocks of 7 and shards of about 30 numbers, tokenised by 50 characters."""
-  monkeypatch.setattr(arrays, '_BLOCK', 7)
+  monkeypatch.setattr(arrays, 'BLOCK', 7)
   monkeypatch.setattr(arrays, '_SHARD', 30)
   monkeypatch.setattr(building, '_BATCH', 50)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from t5x_lite import errors
 
-_BLOCK = 4096  # numbers in a record
+BLOCK = 4096  # numbers in a record
 _SHARD = 1 << 26  # numbers in a shard
 _OPTIONS = 'group_size:1,uncompressed'  # each record is read alone
 _READ = 'readahead_buffer_size:0'
@@ -153,8 +153,8 @@ class ArrayWriter:
     """Adds an array of numbers."""
     self._pending.append(values.astype(self._dtype))
     self._held += len(values)
-    if self._held >= 64 * _BLOCK:
-      self._write(_BLOCK)
+    if self._held >= 64 * BLOCK:
+      self._write(BLOCK)
 
   def _write(self, least):
     """Writes whole blocks while at least `least` numbers are held."""
@@ -164,7 +164,7 @@ class ArrayWriter:
       while len(values) - at >= least:
         if self._writer is None or self._shards[-1] >= _SHARD:
           self._begin_shard()
-        block = values[at : at + _BLOCK]
+        block = values[at : at + BLOCK]
         self._writer.write(block.tobytes())
         self._shards[-1] += len(block)
         at += len(block)
@@ -198,7 +198,7 @@ class ArrayWriter:
       )
     return {
       'dtype': self._dtype.str,
-      'block': _BLOCK,
+      'block': BLOCK,
       'length': sum(self._shards),
       'shards': shards,
     }

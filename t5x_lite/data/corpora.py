@@ -52,6 +52,17 @@ def find(data):
   return files(name.strip('-').lower() or 'corpus', _expand(data.corpus), data)
 
 
+def looks_like(name):
+  """Whether a name is of a corpus: registered, a path or a glob."""
+  return (
+    name in registered()
+    or '/' in name
+    or glob.has_magic(name)
+    or storage.path(name).exists()
+    or bool(sources.JSON.search(name))
+  )
+
+
 def files(name, paths, data):
   """A corpus of files, looked at where Data leaves their documents open."""
   paths = tuple(sorted(map(str, paths)))

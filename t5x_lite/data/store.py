@@ -57,12 +57,17 @@ class Tokens(_Split):
     super().__init__(folder, entry)
     self.num_documents = len(self.arrays['documents'])
 
+  def bounds(self, first, last):
+    """Where documents in [first, last) start and end, int64 [N] each."""
+    [places] = self.arrays['documents'].read([first], last + 1 - first)
+    if last == self.num_documents:
+      places[-1] = self.num_tokens
+    return places[:-1], places[1:]
+
   def document(self, i):
     """The tokens of document `i`, int32 [L]."""
-    [[start, end]] = self.arrays['documents'].read([i], 2).tolist()
-    if i + 1 == self.num_documents:
-      end = self.num_tokens
-    return self.rows([start], end - start)[0]
+    [start], [end] = self.bounds(i, i + 1)
+    return self.rows([start], int(end - start))[0]
 
 
 class Pairs(_Split):
@@ -83,10 +88,12 @@ class Pairs(_Split):
     bounds_B3[index_B == self.num_pairs - 1, 2] = self.num_tokens
     return bounds_B3
 
-  def lengths(self):
-    """Tokens of inputs and of targets of every pair, int64 [N, 2]."""
-    [starts] = self.arrays['pairs'].read([0], 2 * self.num_pairs)
-    return np.diff(starts, append=self.num_tokens).reshape(-1, 2)
+  def lengths(self, first, last):
+    """Tokens of inputs and of targets of the pairs in [first, last), [N, 2]."""
+    [starts] = self.arrays['pairs'].read([2 * first], 2 * (last - first) + 1)
+    if last == self.num_pairs:
+      starts[-1] = self.num_tokens
+    return np.diff(starts).reshape(-1, 2)
 
   def pairs(self, index_B, widths):
     """Inputs and targets; longer ones lose what is before their last token.
