@@ -45,13 +45,12 @@ def _open_store(name, run, vocabulary, say):
   next_line = time.monotonic()
   built = False
 
-  def progress(tokens, share):
+  def progress(found):
     nonlocal next_line, built
     built = True
     if time.monotonic() >= next_line:
       next_line = time.monotonic() + 5
-      part = '' if share is None else f' ({share:.0%} of {name})'
-      say(f'tokenising: {tokens:,} tokens{part}')
+      say(f'tokenising {name}: {found}')
 
   store = data.open_or_build(
     run.data, vocabulary, progress, data.origin(run, vocabulary)

@@ -7,7 +7,6 @@ for one corpus or task, and for mixtures by `mixing`.
 import hashlib
 import json
 
-import grain
 import numpy as np
 
 from t5x_lite import corruptions
@@ -290,6 +289,8 @@ def prefetch(batches, position, size, rows=None):
   def read(i):
     start = position + int(i) * size
     return start, batches.at(start, size, rows)
+
+  import grain  # brings JAX, which those who make a store do without
 
   stream = grain.MapDataset.range(np.iinfo(np.int64).max // size).map(read)
   options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)

@@ -6,11 +6,12 @@ A store is a folder that is complete or absent:
   <split>/<array>.arrayrecord-00000-of-00001    shards of blocks of numbers
 
 An array is a sequence of little-endian numbers in records of 4,096; only the
-last record of a shard may be shorter. `tokens` holds the documents of a split
-end to end with nothing between them, as T5 reads them (EOS comes with the
-corruption); `documents` holds where each of them starts. Of pairs, `tokens`
-holds inputs and targets in turn, each with its EOS, and `pairs` where each of
-these starts. Reading needs no TensorFlow.
+last record of a shard may be shorter. A shard may say what to add to its
+numbers: each part of a corpus counts its places from 0. `tokens` holds the
+documents of a split end to end with nothing between them, as T5 reads them (EOS
+comes with the corruption); `documents` holds where each of them starts. Of
+pairs, `tokens` holds inputs and targets in turn, each with its EOS, and `pairs`
+where each of these starts. Reading needs no TensorFlow.
 """
 
 import hashlib
@@ -22,7 +23,8 @@ from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.data import arrays
 
-FORMAT = 1
+FORMAT = 2
+MANIFEST = 'manifest.json'
 
 
 class _Split:
@@ -132,7 +134,7 @@ class Store:
   def __init__(self, folder):
     """Opens a store; a DataError names what is damaged."""
     self.folder = storage.path(folder)
-    file = self.folder / 'manifest.json'
+    file = self.folder / MANIFEST
     try:
       self.manifest = json.loads(file.read_text())
       found = self.manifest['format']
@@ -198,6 +200,11 @@ class Store:
       )
     if read['blank']:
       found.append(f'{read["blank"]:,} blank documents were left out')
+    if read['cut']:
+      found.append(
+        f'{read["cut"]:,} documents begin in the middle: what is longer than '
+        '16 MiB is stored as several'
+      )
     tokens = sum(split.num_tokens for split in self._splits.values())
     unknown = sum(split.unknown for split in self._splits.values())
     if unknown > 0.05 * tokens:

@@ -20,6 +20,7 @@ from t5x_lite.data import task_metrics
 _PROBE = 'A<extra_id_0> b\u00e9e<extra_id_1> 42'
 _SENTINELS = 2  # that are in it
 _OURS = ('train', 'validation')  # what our own splits go by
+imported = []  # names of the modules that register tasks
 
 
 def import_modules(names, say):
@@ -57,6 +58,7 @@ def import_modules(names, say):
         if missing
         else 'mend it; --debug shows where',
       ) from e
+    imported.append(name)
     say(f'tasks of {name}: {module.__file__}')
 
 
@@ -328,14 +330,23 @@ def _their_ids(vocabulary):
     return None  # it passes on what it is given
 
 
-def read(task, split, lengths, limit=None):
-  """Yields the examples of a split as SeqIO makes them, the same each time."""
+def read(task, split, lengths, limit=None, shard=(0, 1)):
+  """Yields the examples of a split as SeqIO makes them, the same each time.
+
+  Args:
+    task: seqio.Task.
+    split: one of its splits.
+    lengths: tokens of each feature.
+    limit: the first so many examples.
+    shard: (which, of how many); each draws at random what is its own.
+  """
   try:
     dataset = task.get_dataset(
       sequence_length=lengths,
       split=split,
       shuffle=False,
-      seed=0,
+      seed=shard[0],
+      shard_info=sources.shard_info(*shard),
       use_cached=task.requires_caching,
       trim_output_features=False,
     )
