@@ -117,9 +117,11 @@ def from_store(folder, objective, size):
 
   run, vocabulary = make_run(folder, 'documents.txt', 'store', objective)
   store = data.open_or_build(run.data, vocabulary)
-  examples = data.examples(run, store, vocabulary, 'train')
+  batches = data.Batches(
+    run, dict.fromkeys(data.parts(run), store), vocabulary, 'train'
+  )
   turns.serve_batches(
-    (examples.at(position, size) for position in itertools.count(0, size)),
+    (batches.at(position, size) for position in itertools.count(0, size)),
     functools.partial(turns.text_tokens, VOCABULARY - SENTINELS),
   )
 
@@ -133,9 +135,11 @@ def from_text(folder):
     while True:
       shutil.rmtree(folder / 'again', ignore_errors=True)
       store = data.open_or_build(run.data, vocabulary)
-      examples = data.examples(run, store, vocabulary, 'train')
-      for position in range(0, examples.num_examples, 128):
-        examples.at(position, min(128, examples.num_examples - position))
+      batches = data.Batches(
+        run, dict.fromkeys(data.parts(run), store), vocabulary, 'train'
+      )
+      for position in range(0, batches.num_rows, 128):
+        batches.at(position, min(128, batches.num_rows - position))
       yield store.split('train').num_tokens
 
   turns.serve_batches(epochs(), int, 'tokenised, stored, and read once', 1)
