@@ -61,16 +61,26 @@ def _random_cuts(total_B, parts_B, bits_BS):
   places_S = np.arange(bits_BS.shape[1], dtype=np.uint64)
   # The place in the low bits makes keys distinct, so that the choice does not
   # hang on how a version of NumPy partitions.
-  keys_BS = bits_BS.astype(np.uint64) << 32 | places_S
-  keys_BS[places_S >= (total_B - 1)[:, None]] = np.iinfo(np.uint64).max
+  keys_BS = bits_BS.astype(np.uint64)
+  keys_BS <<= np.uint64(32)
+  keys_BS |= places_S
+  if total_B.min() <= len(places_S):
+    keys_BS[places_S >= (total_B - 1)[:, None]] = np.iinfo(np.uint64).max
   cuts = parts_B.max() - 1
   if not cuts:
     return total_B[:, None]
-  keys_BK = np.sort(np.partition(keys_BS, cuts - 1, axis=1)[:, :cuts], axis=1)
-  ends_BK = (keys_BK & 0xFFFFFFFF).astype(int) + 1
-  surplus_BK = np.arange(cuts) >= (parts_B - 1)[:, None]
-  ends_BK = np.sort(np.where(surplus_BK, total_B[:, None], ends_BK), axis=1)
-  return np.concatenate([ends_BK, total_B[:, None]], axis=1)
+  keys_BS.partition(cuts - 1, axis=1)
+  keys_BK = keys_BS[:, :cuts]
+  if parts_B.min() <= cuts:
+    keys_BK = np.sort(keys_BK, axis=1)
+  ends_BK = np.empty((len(keys_BK), cuts + 1), int)
+  ends_BK[:, :cuts] = (keys_BK & np.uint64(0xFFFFFFFF)) + np.uint64(1)
+  ends_BK[:, cuts] = total_B
+  if parts_B.min() <= cuts:
+    surplus_BK = np.arange(cuts + 1) >= (parts_B - 1)[:, None]
+    ends_BK = np.where(surplus_BK, total_B[:, None], ends_BK)
+  ends_BK.sort(axis=1)
+  return ends_BK
 
 
 def noise_spans(lengths_B, density, mean_span, draw):
@@ -100,8 +110,9 @@ def noise_spans(lengths_B, density, mean_span, draw):
     visible_BS = np.take_along_axis(words_BS, places_BS, axis=1)
   noise_BK = _random_cuts(noise_B, spans_B, noise_BS)
   visible_BK = _random_cuts(visible_B, spans_B, visible_BS)
-  before_BK = np.pad(noise_BK, ((0, 0), (1, 0)))[:, :-1]
-  return visible_BK + before_BK, visible_BK + noise_BK
+  starts_BK = visible_BK.copy()
+  starts_BK[:, 1:] += noise_BK[:, :-1]
+  return starts_BK, visible_BK + noise_BK
 
 
 def noise_mask(starts_BK, ends_BK, width):
@@ -110,13 +121,16 @@ def noise_mask(starts_BK, ends_BK, width):
   steps_BL = np.zeros((len(starts_BK), width + 1), np.int8)
   steps_BL[row_J, starts_BK[row_J, span_J]] = 1
   steps_BL[row_J, ends_BK[row_J, span_J]] = -1
-  return np.cumsum(steps_BL[:, :-1], axis=1, dtype=np.int8).astype(bool)
+  return np.cumsum(steps_BL[:, :-1], axis=1, dtype=np.int8).view(bool)
 
 
 def _fill(rows, width, counts_B, flat, pad_id):
   """Rows of `counts_B` values each, taken from `flat` in turn, then padding."""
   filled_BL = np.full((rows, width), pad_id, np.int32)
-  filled_BL[np.arange(width) < counts_B[:, None]] = flat
+  if rows and (counts_B == counts_B[0]).all():  # as good as always, and faster
+    filled_BL[:, : counts_B[0]] = flat.reshape(rows, counts_B[0])
+  else:
+    filled_BL[np.arange(width) < counts_B[:, None]] = flat
   return filled_BL
 
 
@@ -141,11 +155,13 @@ def corrupt(tokens_BL, lengths_B, starts_BK, ends_BK, vocabulary, widths):
   sentinel_J = vocabulary.sentinel(span_J)
   spans_B = np.bincount(row_J, minlength=rows)
   noise_BL = noise_mask(starts_BK, ends_BK, width)
-  noise_B = noise_BL.sum(axis=1)
+  noise_B = np.maximum(ends_BK - starts_BK, 0).sum(axis=1)
 
   values_BL = tokens_BL.copy()
   values_BL[row_J, start_J] = sentinel_J
-  keep_BL = (np.arange(width) < lengths_B[:, None]) & ~noise_BL
+  keep_BL = ~noise_BL
+  if lengths_B.min(initial=width) < width:
+    keep_BL &= np.arange(width) < lengths_B[:, None]
   keep_BL[row_J, start_J] = True
   inputs_B = lengths_B - noise_B + spans_B
   inputs_BL = _fill(
