@@ -42,10 +42,16 @@ class Shard:
       size: bytes of all its records.
       record: bytes of a record; the last may have fewer.
     """
-    self.path, self._size, self._record = path, size, record
-    self._stride = _before(record) + record
+    self.path, self._record, self._file, self._reader = path, record, None, None
     self._right = bytearray(-(-size // record))  # which records were compared
-    self._file = self._reader = None
+    self._last = len(self._right) - 1
+    self._size_of_last = size - self._last * record
+    # Where the records lie, headers of blocks not counted.
+    self._first = _CHUNK_HEADER + _before(record)
+    self._stride = _before(record) + record
+    self._start_of_last = (
+      _CHUNK_HEADER + self._last * self._stride + _before(self._size_of_last)
+    )
 
   def open(self):
     """Opens the file, unless it is."""
@@ -65,34 +71,44 @@ class Shard:
 
   def read(self, at, into):
     """Fills a memoryview of bytes with what the records hold from `at` on."""
-    while into:
-      record, offset = divmod(at, self._record)
-      if not self._right[record]:
-        self._compare(record)
-      count = min(len(into), self._record - offset)
-      self._copy(record, offset, into[:count])
-      at, into = at + count, into[count:]
+    record, offset = divmod(at, self._record)
+    while (count := self._record - offset) < len(into):
+      self._read(record, offset, into[:count])
+      record, offset, into = record + 1, 0, into[count:]
+    self._read(record, offset, into)
+
+  def _read(self, record, offset, into):
+    if not self._right[record]:
+      self._compare(record)
+    self._copy(record, offset, into)
 
   def _copy(self, record, offset, into):
-    size = min(self._record, self._size - record * self._record)
-    at = _CHUNK_HEADER + record * self._stride + _before(size) + offset
-    while into:
-      block, inside = divmod(at, _ROOM)
-      count = min(len(into), _ROOM - inside)
-      place = block * _BLOCK + _BLOCK_HEADER + inside
-      if os.preadv(self._file, [into[:count]], place) != count:
-        raise ValueError(f'ends in record {record}')
-      at, into = at + count, into[count:]
+    if record == self._last:
+      start = self._start_of_last
+    else:
+      start = self._first + record * self._stride
+    block, inside = divmod(start + offset, _ROOM)
+    while (count := _ROOM - inside) < len(into):
+      self._get(block, inside, into[:count])
+      block, inside, into = block + 1, 0, into[count:]
+    self._get(block, inside, into)
+
+  def _get(self, block, inside, into):
+    place = block * _BLOCK + _BLOCK_HEADER + inside
+    if os.preadv(self._file, (into,), place) != len(into):
+      raise ValueError('ends too soon')
 
   def _compare(self, record):
+    """Reads a record by ArrayRecord, too, which checks its hash."""
     if self._reader is None:
       self._reader = array_record_module.ArrayRecordReader(
         str(self.path), options=_READ
       )
     [right] = self._reader.read([record])
-    found = bytearray(len(right))
-    if len(right) != min(self._record, self._size - record * self._record):
-      raise ValueError(f'{len(right)} bytes in record {record}')
+    size = self._size_of_last if record == self._last else self._record
+    if len(right) != size:
+      raise ValueError(f'{len(right)} bytes in record {record}, not {size}')
+    found = bytearray(size)
     self._copy(record, 0, memoryview(found))
     if found != right:
       raise ValueError(f'record {record} is not where it should be')
