@@ -115,13 +115,22 @@ def noise_spans(lengths_B, density, mean_span, draw):
   return starts_BK, visible_BK + noise_BK
 
 
-def noise_mask(starts_BK, ends_BK, width):
-  """The masked tokens of rows, bool [B, width]."""
-  row_J, span_J = np.nonzero(starts_BK < ends_BK)
-  steps_BL = np.zeros((len(starts_BK), width + 1), np.int8)
-  steps_BL[row_J, starts_BK[row_J, span_J]] = 1
-  steps_BL[row_J, ends_BK[row_J, span_J]] = -1
-  return np.cumsum(steps_BL[:, :-1], axis=1, dtype=np.int8).view(bool)
+def _runs(tokens_BL, from_BK, size_BK):
+  """Runs of the tokens of all rows, end to end.
+
+  Args:
+    tokens_BL: tokens.
+    from_BK: where in all of them each run starts.
+    size_BK: tokens of each.
+
+  Returns:
+    tokens [J], and where there each run has its last one, [B, K].
+  """
+  end_BK = size_BK.cumsum().reshape(size_BK.shape)
+  shift_BK = from_BK - end_BK + size_BK
+  from_J = shift_BK.ravel().repeat(size_BK.ravel())
+  from_J += np.arange(len(from_J))
+  return tokens_BL.ravel()[from_J], end_BK - 1
 
 
 def _fill(rows, width, counts_B, flat, pad_id):
@@ -150,32 +159,27 @@ def corrupt(tokens_BL, lengths_B, starts_BK, ends_BK, vocabulary, widths):
     [B, widths[1]], their lengths [B]. EOS ends both.
   """
   rows, width = tokens_BL.shape
-  row_J, span_J = np.nonzero(starts_BK < ends_BK)
-  start_J, end_J = starts_BK[row_J, span_J], ends_BK[row_J, span_J]
+  masked_BK = starts_BK < ends_BK
+  row_J, span_J = np.nonzero(masked_BK)
   sentinel_J = vocabulary.sentinel(span_J)
-  spans_B = np.bincount(row_J, minlength=rows)
-  noise_BL = noise_mask(starts_BK, ends_BK, width)
-  noise_B = np.maximum(ends_BK - starts_BK, 0).sum(axis=1)
+  begin_B1 = width * np.arange(rows)[:, None]  # of rows in all the tokens
 
-  values_BL = tokens_BL.copy()
-  values_BL[row_J, start_J] = sentinel_J
-  keep_BL = ~noise_BL
-  if lengths_B.min(initial=width) < width:
-    keep_BL &= np.arange(width) < lengths_B[:, None]
-  keep_BL[row_J, start_J] = True
-  inputs_B = lengths_B - noise_B + spans_B
-  inputs_BL = _fill(
-    rows, widths[0], inputs_B, values_BL[keep_BL], vocabulary.pad_id
-  )
+  # What is seen: from the end of a span, or the start of the text, to the start
+  # of the next, or the end of the text; and the sentinel.
+  from_BK = np.concatenate([np.zeros_like(begin_B1), ends_BK], axis=1)
+  to_BK = np.concatenate([starts_BK, lengths_B[:, None]], axis=1)
+  to_BK[:, :-1] += masked_BK
+  flat, last_BK = _runs(tokens_BL, begin_B1 + from_BK, to_BK - from_BK)
+  flat[last_BK[:, :-1][masked_BK]] = sentinel_J
+  inputs_B = (to_BK - from_BK).sum(axis=1)
+  inputs_BL = _fill(rows, widths[0], inputs_B, flat, vocabulary.pad_id)
 
-  size_J = end_J - start_J
-  place_J = np.cumsum(size_J) - size_J + np.arange(len(size_J))
-  is_token = np.ones(size_J.sum() + len(size_J), bool)
-  is_token[place_J] = False
-  flat = np.empty(len(is_token), np.int32)
-  flat[place_J] = sentinel_J
-  flat[is_token] = tokens_BL[noise_BL]
-  targets_B = noise_B + spans_B
+  # What is masked, each span after its sentinel.
+  from_BK, size_BK = begin_B1 + starts_BK - 1, ends_BK - starts_BK + 1
+  size_BK[~masked_BK] = 0
+  flat, last_BK = _runs(tokens_BL, from_BK, size_BK)
+  flat[(last_BK - size_BK + 1)[masked_BK]] = sentinel_J
+  targets_B = size_BK.sum(axis=1)
   targets_BL = _fill(rows, widths[1], targets_B, flat, vocabulary.pad_id)
 
   inputs_BL[np.arange(rows), inputs_B] = vocabulary.eos_id
