@@ -9,6 +9,7 @@ import jax
 import t5x_lite
 from t5x_lite import assess
 from t5x_lite import bulk
+from t5x_lite import caching
 from t5x_lite import config
 from t5x_lite import data
 from t5x_lite import decoding_options
@@ -240,6 +241,18 @@ def vocab(options):
     f'--gin.Data.vocabulary={options.output} '
     f'--gin.Transformer.vocab_size={rows}'
   )
+
+
+def cache(options):
+  """Makes the stores of a run."""
+  run = load(options)
+  data.tasks.import_modules(options.task_module, print)
+  runner = None
+  if options.beam_runner:
+    from t5x_lite.data import beam  # an extra
+
+    runner = beam.runner(options.beam_runner, getattr(options, 'beam', ()))
+  caching.run(run, options.workers, runner)
 
 
 def inspect(options):

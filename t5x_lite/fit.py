@@ -24,24 +24,26 @@ from t5x_lite import train
 from t5x_lite import watching
 
 
-def open_stores(run, vocabulary, say):
+def open_stores(run, vocabulary, say, count=None, runner=None):
   """The tokenised parts of a run's data, made if there are none.
 
   Args:
     run: specs.Run.
     vocabulary: its vocabulary.
     say: prints a line; told how far it is.
+    count: processes that make them, and
+    runner: what makes them do it, as of data.open_or_build.
 
   Returns:
     {part: data.Store}.
   """
   return {
-    name: _open_store(name, part, vocabulary, say)
-    for name, part in data.parts(run).items()
+    name: _open_store(name, part, vocabulary, say, count, runner)
+    for name, part in data.parts(run, vocabulary).items()
   }
 
 
-def _open_store(name, run, vocabulary, say):
+def _open_store(name, run, vocabulary, say, count, runner):
   next_line = time.monotonic()
   built = False
 
@@ -53,7 +55,12 @@ def _open_store(name, run, vocabulary, say):
       say(f'tokenising {name}: {found}')
 
   store = data.open_or_build(
-    run.data, vocabulary, progress, data.origin(run, vocabulary)
+    run.data,
+    vocabulary,
+    progress,
+    data.origin(run, vocabulary),
+    count,
+    runner,
   )
   if built:
     say(f'tokenised {name} into {store.folder}')

@@ -12,7 +12,7 @@ from t5x_lite import specs
 from t5x_lite.data import corpora
 from t5x_lite.data import files
 from t5x_lite.data import formats
-from t5x_lite.data import parts
+from t5x_lite.data import partition
 from t5x_lite.data import sources
 
 
@@ -234,7 +234,7 @@ def test_a_file_that_is_gone_is_named(write, tmp_path, monkeypatch):
   with pytest.raises(errors.DataError, match=r'to its end .*b\.txt'):
     list(
       source.texts(
-        parts.Part('train', ((str(path), 0, None),), 1), sources.Report()
+        partition.Part('train', ((str(path), 0, None),), 1), sources.Report()
       )
     )
 

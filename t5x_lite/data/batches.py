@@ -143,7 +143,7 @@ class Batches:
     """
     check(run, vocabulary)
     self._width, self._seed = widths(run), run.seed
-    parts = mixtures.parts(run)
+    parts = mixtures.parts(run, vocabulary)
     if len(parts) > 1 and split != 'train':
       there = {name: x for name, x in parts.items() if stores[name].has(split)}
       parts = there or parts  # none: the first says so
@@ -165,7 +165,9 @@ class Batches:
     self._schedule = None
     if len(all_) > 1 and split == 'train':
       rates = mixtures.rates(
-        run, {name: part.examples for name, part in self.parts.items()}
+        run,
+        {name: part.examples for name, part in self.parts.items()},
+        vocabulary,
       )
       # A row of a part holds so many examples: rates are of examples.
       self._schedule = mixing.Schedule(

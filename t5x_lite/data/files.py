@@ -1,6 +1,5 @@
 """Documents and records of text files, in any place of them."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -9,7 +8,7 @@ import re
 from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.data import formats
-from t5x_lite.data import parts
+from t5x_lite.data import partition
 from t5x_lite.data.sources import Place
 
 LONGEST = 1 << 24  # bytes of a document; a longer one is stored as several
@@ -58,12 +57,12 @@ class Files:
     }
 
   def parts(self):
-    """As a list of parts.Part."""
+    """As a list of partition.Part."""
     sizes = [storage.path(path).stat().length for path in self.paths]
-    wanted, pieces = parts.size(sum(sizes)), []
+    wanted, pieces = partition.size(sum(sizes)), []
     for path, size in zip(self.paths, sizes, strict=True):
       pieces += self._pieces(path, size, wanted)
-    return parts.group({'train': pieces})
+    return partition.group({'train': pieces})
 
   def _pieces(self, path, size, wanted):
     """[(piece, bytes), ...] of a file."""
@@ -82,8 +81,9 @@ class Files:
       return whole
     places = [0]
     paragraphs = kind == 'text' and self.document == 'paragraph'
-    for at in range(wanted, size, wanted):
-      if at > places[-1]:
+    count = round(size / wanted)
+    for n in range(1, count):
+      if (at := n * size // count) > places[-1]:
         places.append(_boundary(path, at, paragraphs))
     places = sorted({*places, size})
     return [
@@ -95,7 +95,7 @@ class Files:
     """The texts of a part, in order, with blank ones left out.
 
     Args:
-      part: a parts.Part.
+      part: a partition.Part.
       report: a sources.Report that is added to.
 
     Yields:
@@ -103,44 +103,45 @@ class Files:
     """
     for path, start, end in part.pieces:
       if formats.kind(path) != 'text':
-        for place, (text,) in self._records(
-          path, start, end, (self.field,), report
-        ):
-          del place
+        records = self._records(path, start, end, (self.field,), report)
+        for _, (text,) in records:
           if text.strip():
             yield from _cut(text, report)
           else:
             report.blank += 1
-      elif self.document == 'line':
-        for _, text in self._lines(path, start, end, LONGEST, report):
-          if text.strip():
-            yield text
-          else:
-            report.blank += 1
+        continue
+      runs = self._runs(path, start, end, LONGEST, report)
+      if self.document == 'line':
+        for _, lines in runs:
+          texts = [line for line in lines if line.strip()]
+          report.blank += len(lines) - len(texts)
+          yield from texts
       else:
-        yield from self._joined(path, start, end, report)
+        yield from self._joined(runs, report)
 
-  def _joined(self, path, start, end, report):
+  def _joined(self, runs, report):
     """Paragraphs, or the one document that a file is."""
-    kept, size = [], 0
-    for _, text in self._lines(path, start, end, LONGEST, report):
-      if self.document == 'file' or text.strip():
-        kept.append(text)
-        size += len(text) + 1
-        if size > LONGEST:
-          report.cut += 1
+    kept, size, whole = [], 0, self.document == 'file'
+    for _, lines in runs:
+      for line in lines:
+        if whole or line.strip():
+          kept.append(line)
+          size += len(line) + 1
+          if size > LONGEST:
+            report.cut += 1
+            yield '\n'.join(kept)
+            kept, size = [], 0
+        elif kept:
           yield '\n'.join(kept)
           kept, size = [], 0
-      else:
-        yield from _document(kept)
-        kept, size = [], 0
-    yield from _document(kept)
+    if any(map(str.strip, kept)):
+      yield '\n'.join(kept)
 
   def records(self, part, fields, report):
     """(place, the texts in some fields) of each record, in order.
 
     Args:
-      part: a parts.Part.
+      part: a partition.Part.
       fields: their names.
       report: a sources.Report that is added to.
     """
@@ -150,22 +151,25 @@ class Files:
   def _records(self, path, start, end, fields, report):
     kind = formats.kind(path)
     if kind == 'json':
-      for place, line in self._lines(path, start, end, _LONGEST_RECORD, report):
-        if line.strip():
+      runs = self._runs(path, start, end, _LONGEST_RECORD, report)
+      for first, lines in runs:
+        for number, line in enumerate(lines, first):
+          if not line.strip():
+            report.blank += 1
+            continue
+          place = Place(path, start, number)
           record = _json_record(line, place, fields)
           yield (
             place,
-            tuple(_json_text(record, place, x, report) for x in fields),
+            tuple(_json_text(record, place, field, report) for field in fields),
           )
-        else:
-          report.blank += 1
       return
     number = 0
     with storage.as_local(path) as file:
       if kind == 'parquet':
         found = formats.rows(file, path, start, end, fields, report)
         if start:
-          number = _rows_before(file, path, start)
+          number = formats.rows_before(file, path, start)
       else:
         found = _features(file, path, fields, report)
       for values in found:
@@ -174,9 +178,12 @@ class Files:
         report.read(1, sum(len(x or b'') for x in values))
         yield place, tuple(report.decode(x or b'', place) for x in values)
 
-  def _lines(self, path, start, end, longest, report):
-    """(place, text) of each line, or piece of a line that is too long."""
-    number = 0
+  def _runs(self, path, start, end, longest, report):
+    """(number of the first in the piece, texts) of lines that follow another.
+
+    A line that is too long comes in several, of one number.
+    """
+    number = 1
     size = None if end is None else end - start
     with (
       storage.as_local(path) as file,
@@ -185,31 +192,34 @@ class Files:
       if start:
         raw.seek(start)
       for block, goes_on in formats.blocks(reader, raw, size, longest, report):
-        if not number and not start:
+        if number == 1 and not start:
           formats.check_text(block[: 1 << 20], path)
           block = block.removeprefix(b'\xef\xbb\xbf')
         if goes_on and longest == _LONGEST_RECORD:
           raise errors.DataError(
             'line of JSON is too long',
-            where=Place(path, start, number + 1),
+            where=Place(path, start, number),
             expected=f'at most {longest:,} bytes',
           )
+        lines = self._texts(block, Place(path, start, number), report)
         report.cut += goes_on
-        lines = block.split(b'\n')
-        if not lines[-1]:
-          del lines[-1]
-        try:
-          lines = block.decode().split('\n')[: len(lines)]
-        except UnicodeDecodeError:
-          lines = [
-            report.decode(line, Place(path, start, number + n))
-            for n, line in enumerate(lines, 1)
-          ]
         report.read(len(lines) - goes_on, len(block))
-        for line in lines:
-          number += 1
-          yield Place(path, start, number), line.removesuffix('\r')
-        number -= goes_on
+        yield number, lines
+        number += len(lines) - goes_on
+
+  @staticmethod
+  def _texts(block, place, report):
+    """The lines of a block as text, without their ends."""
+    if b'\r' in block:
+      block = block.replace(b'\r\n', b'\n').removesuffix(b'\r')
+    try:
+      lines = block.decode().split('\n')
+    except UnicodeDecodeError:
+      lines = [
+        report.decode(line, Place(place.name, place.start, place.number + n))
+        for n, line in enumerate(block.split(b'\n'))
+      ]
+    return lines if lines[-1] else lines[:-1]
 
 
 def _boundary(path, at, paragraphs):
@@ -225,13 +235,6 @@ def _boundary(path, at, paragraphs):
       while line and line[-1:] != b'\n':  # the rest of a long one
         line = f.readline(formats.BLOCK)
     return f.tell()
-
-
-def _document(lines):
-  """One document of lines, or none."""
-  text = '\n'.join(lines)
-  if text.strip():
-    yield text
 
 
 def _cut(text, report):
@@ -250,13 +253,6 @@ def _features(file, path, fields, report):
       formats.tfrecords(reader, raw, path, report), 1
     ):
       yield formats.features(record, fields, f'{path}, record {number}')
-
-
-def _rows_before(file, path, group):
-  from pyarrow import parquet
-
-  with contextlib.closing(parquet.ParquetFile(file)) as table:
-    return sum(table.metadata.row_group(n).num_rows for n in range(group))
 
 
 def _json_record(line, place, fields):

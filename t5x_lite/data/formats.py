@@ -250,9 +250,9 @@ def no_text(what, field, place, names, got):
     where=place,
     got=f'{got} in it' if field in names else f'fields {listed}',
     expected='a string',
-    choices=[] if field in names else names,
-    fix='name the field that holds the text: --gin.Data.field=..., or, of '
-    'pairs, --gin.Data.pair=INPUTS,TARGETS',
+    fix='name the field that holds the text: --gin.Data.field='
+    f'{errors.nearest(field, names) or "..."}, or, of pairs, '
+    '--gin.Data.pair=INPUTS,TARGETS',
   )
 
 
@@ -261,6 +261,12 @@ def row_groups(file, name):
   with _parquet(file, name) as table:
     groups = range(table.num_row_groups)
     return [table.metadata.row_group(n).total_byte_size for n in groups]
+
+
+def rows_before(file, name, group):
+  """Rows of a Parquet file before a row group."""
+  with _parquet(file, name) as table:
+    return sum(table.metadata.row_group(n).num_rows for n in range(group))
 
 
 @contextlib.contextmanager

@@ -140,7 +140,7 @@ def make(job, number, part, told=None):
   Args:
     job: a Job.
     number: of the part.
-    part: the parts.Part.
+    part: the partition.Part.
     told: called now and then with tokens made and bytes read so far.
   """
   report, lowest = sources.Report(), _NONE

@@ -10,11 +10,12 @@ from t5x_lite.data import sources
 from t5x_lite.data import tasks
 
 
-def parts(run):
+def parts(run, vocabulary=None):
   """The runs of a corpus or task each that the data of a run are made of.
 
   Args:
     run: specs.Run.
+    vocabulary: its vocabulary; only a mixture of tasks needs it.
 
   Returns:
     {name: specs.Run}, which differ in their Data.corpus or Data.task alone.
@@ -23,7 +24,7 @@ def parts(run):
   if data.mixture is None:
     return {data.corpus or data.task: run}
   if isinstance(data.mixture, str):
-    kinds = dict.fromkeys(_tasks(data.mixture), 'task')
+    kinds = dict.fromkeys(_tasks(data.mixture, vocabulary), 'task')
   elif type(run.objective) in corruptions.PAIRS:
     kinds = {name: _kind(name) for name in data.mixture.parts}
   else:
@@ -41,9 +42,9 @@ def _kind(name):
   return 'corpus' if corpora.looks_like(name) else 'task'
 
 
-def _mixture(name):
+def _mixture(name, vocabulary):
   """The SeqIO mixture of a name."""
-  found = tasks.find(name, 'Data.mixture')
+  found = tasks.find(name, 'Data.mixture', vocabulary)
   if hasattr(found, 'source'):
     raise errors.ConfigError(
       'Data.mixture is a task',
@@ -53,25 +54,26 @@ def _mixture(name):
   return found
 
 
-def _tasks(name):
+def _tasks(name, vocabulary):
   """The names of the tasks of a mixture, each once."""
   seqio, _ = sources.libraries()
-  return sorted({task.name for task in seqio.get_subtasks(_mixture(name))})
+  return sorted({task.name for task in seqio.get_subtasks(_mixture(name, vocabulary))})
 
 
-def rates(run, counts):
+def rates(run, counts, vocabulary=None):
   """The rate of each part, relative to the others.
 
   Args:
     run: specs.Run, of a mixture.
     counts: {part: examples of its training split}.
+    vocabulary: as of `parts`.
 
   Returns:
     {part: rate}.
   """
   mixture = run.data.mixture
   if isinstance(mixture, str):
-    return _seqio_rates(_mixture(mixture), counts)
+    return _seqio_rates(_mixture(mixture, vocabulary), counts)
   if None not in mixture.parts.values():
     return mixture.parts
   most = mixture.maximum or max(counts.values())

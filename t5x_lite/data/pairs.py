@@ -15,8 +15,10 @@ import numpy as np
 from t5x_lite import corruptions
 from t5x_lite import errors
 from t5x_lite import storage
+from t5x_lite.data import builtin
 from t5x_lite.data import corpora
-from t5x_lite.data import parts
+from t5x_lite.data import partition
+from t5x_lite.data import seqio_vocabulary
 from t5x_lite.data import sources
 from t5x_lite.data import tasks
 
@@ -112,14 +114,14 @@ class Task:
 
   def __init__(self, data, vocabulary):
     """Finds the task that specs.Data names; reads no example."""
-    task = tasks.find(data.task, 'Data.task')
+    task = tasks.find(data.task, 'Data.task', vocabulary)
     if not hasattr(task, 'source'):
       raise errors.ConfigError(
         'Data.task is a mixture',
         got=data.task,
         expected='a task',
       )
-    tasks.check_features(task, vocabulary)
+    seqio_vocabulary.check(task, vocabulary)
     there = tasks.splits(task)
     if 'train' not in there:
       raise errors.ConfigError(
@@ -138,6 +140,12 @@ class Task:
 
     The files of its source, and the Python files of its functions.
     """
+    if definition := builtin.definition(self._task):
+      return {
+        'task': self.name,
+        'source': definition.identity(),
+        'preprocessors': _told(definition.read),
+      }
     source = self._task.source
     try:
       shards = [
@@ -154,13 +162,13 @@ class Task:
     }
 
   def parts(self):
-    """The shards of its source, as a list of parts.Part."""
+    """The shards of its source, as a list of partition.Part."""
     if self._task.requires_caching:  # its shards are not those of the source
       found = {split: [((split, 0, 1), 0)] for split in self.splits}
     else:
       source = self._task.source
       found = {split: sources.shards(source, split) for split in self.splits}
-    return parts.group(found)
+    return partition.group(found)
 
   def examples(self, part, report):
     """(inputs, targets) of each pair of a part, as token ids."""

@@ -14,8 +14,9 @@ import sys
 
 from t5x_lite import errors
 from t5x_lite import storage
-from t5x_lite.data import parts
+from t5x_lite.data import partition
 
+_TFDS_DIR = 'TFDS_DATA_DIR'  # where datasets lie
 _LINES = 512  # that TensorFlow hands over at once
 _BAD_SHARE = 1e-3  # of lines that are not UTF-8; more of them stop a reading
 _BAD_EARLY = 100_000  # lines after which that share is first looked at
@@ -139,7 +140,10 @@ def shards(source, split):
 
   Bytes are those of a file that is a shard, else 0.
   """
-  names = [str(name) for name in source.list_shards(split)]
+  try:
+    names = [str(name) for name in source.list_shards(split)]
+  except Exception:  # sources raise what they like; reading tells what it is
+    names = [split]
 
   def size(name):
     with contextlib.suppress(OSError, errors.UserError):
@@ -164,7 +168,7 @@ def tfds(name, field):
   Its splits, and the version where none is named, are read off the folder that
   it lies in; TensorFlow is asked only if there is none.
   """
-  root = os.environ.get('TFDS_DATA_DIR', '~/tensorflow_datasets')
+  root = os.environ.get(_TFDS_DIR, '~/tensorflow_datasets')
   dataset, _, version = name.partition(':')
   folder, splits = os.path.join(os.path.expanduser(root), dataset), None
   with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -199,7 +203,11 @@ def _ask(name):
   import tensorflow_datasets
 
   try:
-    builder = tensorflow_datasets.builder(name)
+    builder = tensorflow_datasets.builder(
+      name, data_dir=os.environ.get(_TFDS_DIR)
+    )
+    if not builder.info.splits:
+      raise FileNotFoundError('no split is here')
     return str(builder.version), list(builder.info.splits)
   except Exception as e:  # builders raise whatever they like
     raise _not_ready(name, e) from e
@@ -249,16 +257,21 @@ class Tfds:
     seqio, _ = libraries()
     splits = {'train': self.train, 'validation': self.validation}
     splits = {name: theirs for name, theirs in splits.items() if theirs}
-    return seqio.TfdsDataSource(self.dataset, splits=splits, read_only=True)
+    return seqio.TfdsDataSource(
+      self.dataset,
+      tfds_data_dir=os.environ.get(_TFDS_DIR),
+      splits=splits,
+      read_only=True,
+    )
 
   def parts(self):
-    """Its shards, as a list of parts.Part."""
+    """Its shards, as a list of partition.Part."""
     try:
       source = self.source()
       found = {split: shards(source, split) for split in self.splits}
     except Exception as e:  # builders raise whatever they like
       raise _not_ready(self.dataset, e) from e
-    return parts.group(found)
+    return partition.group(found)
 
   def texts(self, part, report):
     """The texts of a part, with blank ones left out, as of Files."""

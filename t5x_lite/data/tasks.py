@@ -1,24 +1,26 @@
 """Tasks and mixtures that SeqIO knows by name, read for evaluation.
 
 They are the user's own Python, registered by a module that the command line
-names. What a task's metric and postprocessing functions are given is what
-SeqIO's own Evaluator gives them.
+names, or built in. What a task's metric and postprocessing functions are given
+is what SeqIO's own Evaluator gives them.
 """
 
 import hashlib
 import importlib
+import itertools
 import os
 import sys
 
 import numpy as np
 
 from t5x_lite import errors
+from t5x_lite import processes
 from t5x_lite.corruptions import features
+from t5x_lite.data import builtin
+from t5x_lite.data import seqio_vocabulary
 from t5x_lite.data import sources
 from t5x_lite.data import task_metrics
 
-_PROBE = 'A<extra_id_0> b\u00e9e<extra_id_1> 42'
-_SENTINELS = 2  # that are in it
 _OURS = ('train', 'validation')  # what our own splits go by
 imported = []  # names of the modules that register tasks
 
@@ -87,7 +89,7 @@ class Task:
     """
     self.name, self.lengths = task.name, lengths
     self._task, self._split = task, split
-    check_features(task, vocabulary)
+    seqio_vocabulary.check(task, vocabulary)
     self._metrics = task_metrics.of(task)
     self.predicts = any(kind == 'PREDICTION' for kind, _ in self._metrics)
     self.examples = _read(task, split, lengths, limit)
@@ -225,7 +227,7 @@ def load(spec, lengths, vocabulary, limit=None, say=print):
   seqio, _ = sources.libraries()
   wanted, mixtures = {}, {}
   for name in spec.tasks:
-    found = find(name, 'Evaluation.tasks')
+    found = find(name, 'Evaluation.tasks', vocabulary, say)
     parts = seqio.get_subtasks(found)
     chosen = [task for task in parts if spec.split in splits(task)]
     if not chosen:
@@ -255,27 +257,47 @@ def load(spec, lengths, vocabulary, limit=None, say=print):
   return tasks, mixtures
 
 
-def find(name, where):
-  """The registered task or mixture of a name, which a setting gives."""
-  seqio, _ = sources.libraries()
-  known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
-  if name not in known:
-    raise errors.ConfigError(
-      'no such task or mixture',
-      where=where,
-      got=name,
-      choices=known,
-      fix='--task_module=MODULE runs the Python module that registers it'
-      + ('' if known else '; none is registered'),
-    )
+def find(name, where, vocabulary, say=processes.say):
+  """The task or mixture of a name: registered, or else built in.
+
+  Args:
+    name: of a task or mixture.
+    where: the setting that gives it.
+    vocabulary: of the run; what is built in gets it.
+    say: told if a registered one hides one that is built in.
+
+  Returns:
+    seqio.Task or seqio.Mixture.
+
+  Raises:
+    errors.ConfigError: there is none.
+  """
   if name in _OURS:
     raise errors.ConfigError(
       'a task has the name of a split of the run',
-      where='Evaluation.tasks',
+      where=where,
       got=name,
       fix='register it by another name',
     )
-  return seqio.get_mixture_or_task(name)
+  offered = builtin.names()
+  if found := builtin.registered(name):
+    if name in offered:
+      say(f'{name}: the one that is registered, not the one that is built in')
+    return found
+  if name in offered:
+    return builtin.register(name, vocabulary)
+  seqio, _ = sources.libraries()
+  known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+  known = sorted(known - offered)
+  raise errors.ConfigError(
+    'no such task or mixture',
+    where=where,
+    got=name,
+    expected=f'one that is registered ({", ".join(known) or "none is"}) or '
+    f'built in ({", ".join(sorted(offered))})',
+    choices=[*known, *offered],
+    fix='--task_module=MODULE runs the Python module that registers it',
+  )
 
 
 def splits(task):
@@ -284,50 +306,6 @@ def splits(task):
     return tuple(task.splits)
   except Exception as e:  # a dataset that is not on this machine, for one
     raise unreadable(task, e) from e
-
-
-def check_features(task, vocabulary):
-  """Refuses a task that this model can't read or say."""
-  for name in ('inputs', 'targets'):
-    feature = task.output_features.get(name)
-    if feature is None:
-      raise errors.ConfigError(
-        f'task has no {name}',
-        where=task.name,
-        got=f'features {", ".join(task.output_features)}',
-        expected='inputs and targets',
-      )
-    if feature.rank != 1 or not feature.dtype.is_integer:
-      raise errors.ConfigError(
-        f'{name} of a task are not token ids',
-        where=task.name,
-        got=f'{feature.dtype.name} of rank {feature.rank}',
-        expected='int32 of rank 1',
-      )
-    # SeqIO's bytes have no name for a sentinel: it is text to them.
-    plain, marked = (
-      vocabulary.encode(_PROBE, sentinels).tolist()
-      for sentinels in (False, vocabulary.sentinels >= _SENTINELS)
-    )
-    theirs = _their_ids(feature.vocabulary)
-    found = feature.vocabulary.vocab_size, feature.vocabulary.eos_id
-    wanted = vocabulary.size, vocabulary.eos_id
-    if found != wanted or theirs not in (plain, marked):
-      raise errors.ConfigError(
-        'vocabulary of a task is not that of the run',
-        where=f'{name} of {task.name}',
-        got='{} ids, end {}, and {} for a probe'.format(*found, theirs),
-        expected='{} ids, end {}, and {}'.format(*wanted, marked),
-        fix='give the task the vocabulary of Data.vocabulary, with as many '
-        'extra ids',
-      )
-
-
-def _their_ids(vocabulary):
-  try:
-    return [int(id_) for id_ in vocabulary.encode(_PROBE)]
-  except (TypeError, ValueError):
-    return None  # it passes on what it is given
 
 
 def read(task, split, lengths, limit=None, shard=(0, 1)):
@@ -341,6 +319,9 @@ def read(task, split, lengths, limit=None, shard=(0, 1)):
     shard: (which, of how many); each draws at random what is its own.
   """
   try:
+    if builtin.definition(task):
+      yield from itertools.islice(builtin.examples(task, split), limit)
+      return
     dataset = task.get_dataset(
       sequence_length=lengths,
       split=split,
@@ -367,7 +348,11 @@ def _read(task, split, lengths, limit):
 
 
 def unreadable(task, error):
-  """What stopped the reading of a task, as a DataError."""
+  """What stopped the reading of a task, as an error of the user's to mend."""
+  function = getattr(task.source, '_dataset_fn', None)
+  for own in (error, getattr(function, 'failure', None)):
+    if isinstance(own, errors.UserError):
+      return own.at(own.where)
   lines = str(error).strip().splitlines() or ['']
   if lines[0] == 'in user code:':  # a traceback that TensorFlow made of it
     lines = lines[-1:]

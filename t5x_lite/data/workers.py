@@ -23,7 +23,7 @@ def here(job, todo, told):
 
   Args:
     job: making.Job.
-    todo: list of (number, parts.Part).
+    todo: list of (number, partition.Part).
     told: called with the number of a part, its tokens and bytes so far, and
       whether it is done.
   """
@@ -55,12 +55,18 @@ def _workers(count, job):
   context = multiprocessing.get_context('spawn')
   started = {}
   try:
-    for _ in range(count):
-      ours, theirs = context.Pipe()
-      process = context.Process(target=_serve, args=(theirs,), daemon=True)
-      process.start()
-      theirs.close()
-      started[ours] = process
+    # They are deaf to Ctrl-C, from their first moment: who starts them ends
+    # them.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+      for _ in range(count):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        started[ours] = process
+    finally:
+      signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for pipe in started:
       with contextlib.suppress(OSError):  # one that died is told of below
         pipe.send(job)
@@ -133,7 +139,6 @@ def _died(process, part):
 
 def _serve(pipe):
   """What a process does: it makes the parts that it is given."""
-  signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
   signal.signal(signal.SIGTERM, signal.SIG_DFL)
   with contextlib.suppress(EOFError, OSError):  # it has gone
     job = pipe.recv()

@@ -48,7 +48,7 @@ def group(splits):
     for piece, count in pieces:
       held.append(piece)
       taken += count
-      if taken >= wanted:
+      if taken >= 0.75 * wanted:
         found.append(Part(split, _joined(held), taken))
         held, taken = [], 0
     if held:
