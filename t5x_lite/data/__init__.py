@@ -8,6 +8,7 @@ then a batch (order, batches).
 from t5x_lite.data import corpora
 from t5x_lite.data import pairs
 from t5x_lite.data import tasks
+from t5x_lite.data import vocabulary_files
 from t5x_lite.data import vocabulary_training
 from t5x_lite.data.batches import Batches
 from t5x_lite.data.batches import check
@@ -20,7 +21,9 @@ from t5x_lite.data.corpora import documents
 from t5x_lite.data.pairs import origin
 from t5x_lite.data.store import Store
 from t5x_lite.data.vocabularies import Vocabulary
-from t5x_lite.data.vocabularies import load as load_vocabulary
+from t5x_lite.data.vocabulary_files import keep as keep_vocabulary
+from t5x_lite.data.vocabulary_files import kept as kept_vocabulary
+from t5x_lite.data.vocabulary_files import load as load_vocabulary
 
 __all__ = [
   'Batches',
@@ -30,12 +33,15 @@ __all__ = [
   'documents',
   'examples',
   'feature_lengths',
+  'keep_vocabulary',
+  'kept_vocabulary',
   'load_vocabulary',
   'open_or_build',
   'origin',
   'prefetch',
   'tasks',
   'train_vocabulary',
+  'vocabulary_files',
   'widths',
 ]
 

@@ -10,7 +10,7 @@ from sentencepiece import sentencepiece_model_pb2 as model_pb2
 
 from t5x_lite import errors
 from t5x_lite import storage
-from t5x_lite.data import vocabularies
+from t5x_lite.data import sentencepieces
 
 _LONGEST_BYTES = 4000  # SentencePiece silently leaves out sentences over 4192
 _THREADS = 4  # sums of floats, and so the pieces, hang on their number
@@ -114,7 +114,7 @@ def train_sentencepiece(
       fix=f'a size of {fits}' + (', or more text' if most else ''),
     ) from e
   model = model_pb2.ModelProto.FromString(writer.getvalue())
-  vocabularies.add_sentinels(model, extra_ids)
+  sentencepieces.add_sentinels(model, extra_ids)
   storage.make_folder(storage.path(path).parent)
   storage.write_bytes(path, model.SerializeToString(deterministic=True))
-  return vocabularies.SentencePiece(model, extra_ids)
+  return sentencepieces.SentencePiece(model, extra_ids)
