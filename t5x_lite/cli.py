@@ -17,6 +17,7 @@ from t5x_lite import errors
 from t5x_lite import objects
 from t5x_lite import processes
 from t5x_lite import values
+from t5x_lite import vocabulary_options
 
 TAKES_RECIPE = ('train', 'vocab', 'inspect')
 TAKES_PROCESSES = ('train', 'evaluate', 'infer')
@@ -198,18 +199,8 @@ def make_parser():
   add = command('recipes', 'lists the installed recipes')
   add('--json', action='store_true', help='as a JSON list')
 
-  add = command('vocab', 'trains a SentencePiece vocabulary on a corpus')
-  add('--output', required=True, help='the .model file to write')
-  add(
-    '--size',
-    type=values.positive,
-    default=8000,
-    help='pieces, sentinels included',
-  )
-  add(
-    '--extra_ids', type=values.natural, default=100, help='sentinels among them'
-  )
-  add('--kind', choices=('unigram', 'bpe'), default='unigram', help='algorithm')
+  add = command('vocab', 'trains a vocabulary on a corpus')
+  vocabulary_options.add(add)
 
   add = command('inspect', 'shows a batch as a person would read it')
   add('--rows', type=values.positive, default=2, help='how many examples')

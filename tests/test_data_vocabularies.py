@@ -32,7 +32,7 @@ def data(**fields):
 
 
 def train(path, size=420, **options):
-  return vocabulary_training.train_sentencepiece(
+  return vocabulary_training.train(
     TEXT, size, path, **{'extra_ids': 20} | options
   )
 
@@ -291,7 +291,7 @@ def test_a_size_that_does_not_fit_is_refused(tmp_path, size, options, match):
 
 def test_training_on_nothing_is_refused(tmp_path):
   with pytest.raises(errors.DataError, match='no text'):
-    vocabulary_training.train_sentencepiece(
+    vocabulary_training.train(
       [' ', ''], 400, tmp_path / 'd.model', extra_ids=20
     )
 

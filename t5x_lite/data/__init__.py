@@ -25,6 +25,8 @@ from t5x_lite.data.vocabulary_files import keep as keep_vocabulary
 from t5x_lite.data.vocabulary_files import kept as kept_vocabulary
 from t5x_lite.data.vocabulary_files import load as load_vocabulary
 
+_ENOUGH = 1_000_000  # characters that a vocabulary is measured on
+
 __all__ = [
   'Batches',
   'Store',
@@ -42,27 +44,47 @@ __all__ = [
   'tasks',
   'train_vocabulary',
   'vocabulary_files',
+  'vocabulary_quality',
+  'vocabulary_training',
   'widths',
 ]
 
 
+def _texts(run, wanted):
+  """The texts of a split of a run."""
+  if pairs.learns(run):
+    return pairs.texts(run, wanted)
+  found = corpora.documents(run.data)
+  return (text for split, text in found if split == wanted)
+
+
 def train_vocabulary(run, path, size, **options):
-  """Trains a SentencePiece vocabulary on what a corpus trains on.
+  """Trains a vocabulary on what a corpus trains on.
 
   Args:
     run: specs.Run; its corpus and its held-out share count.
-    path: where the .model goes.
+    path: where the file goes.
     size: ids altogether, sentinels included.
-    **options: as `vocabulary_training.train_sentencepiece`.
+    **options: as `vocabulary_training.train`.
 
   Returns:
     The Vocabulary.
   """
-  texts = (
-    pairs.texts(run)
-    if pairs.learns(run)
-    else (
-      text for split, text in corpora.documents(run.data) if split == 'train'
-    )
-  )
-  return vocabulary_training.train_sentencepiece(texts, size, path, **options)
+  texts = _texts(run, 'train')
+  return vocabulary_training.train(texts, size, path, **options)
+
+
+def vocabulary_quality(run, vocabulary):
+  """vocabulary_training.Quality on held-out text, or None if none is held out.
+
+  Args:
+    run: specs.Run; its corpus and its held-out share count.
+    vocabulary: the vocabulary.
+  """
+  texts, size = [], 0
+  for text in _texts(run, 'validation'):
+    texts.append(text)
+    size += len(text)
+    if size > _ENOUGH:
+      break
+  return vocabulary_training.quality(vocabulary, texts) if texts else None

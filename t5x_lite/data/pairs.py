@@ -224,8 +224,8 @@ def origin(run, vocabulary):
   return Lines(run.data)
 
 
-def texts(run):
-  """The inputs and targets that a run trains on, to make a vocabulary of."""
+def texts(run, wanted='train'):
+  """The inputs and targets of a split of a run, to make a vocabulary of."""
   if run.data.task is not None:
     raise errors.ConfigError(
       'a task has its vocabulary already: one is trained on Data.corpus',
@@ -233,5 +233,5 @@ def texts(run):
       got=run.data.task,
     )
   for split, pair in Lines(run.data).examples(sources.Report()):
-    if split == 'train':
+    if split == wanted:
       yield from pair

@@ -50,7 +50,7 @@ def _checked(tokenizer, file):
     if 'unk_id' in model
     else 'WordPiece'
   )
-  if kind not in _MODELS:
+  if str(kind) not in _MODELS:
     raise tokenizer_json.wrong(
       file, f'a model of type {kind!r}', ', '.join(_MODELS)
     )
@@ -62,27 +62,10 @@ def _checked(tokenizer, file):
       raise tokenizer_json.wrong(
         file, f'a {kind} model without {name}', f'its {name}'
       )
-  pieces = model['vocab']
-  if not pieces:
+  if not model['vocab']:
     raise tokenizer_json.wrong(file, 'an empty vocabulary', 'some pieces')
+  tokenizer_json.load(tokenizer, file)  # the library judges all the rest
   added = tokenizer.get('added_tokens') or []
-  pair = lambda x: isinstance(x, list) and len(x) == 2
-  text = lambda *found: all(isinstance(x, str) for x in found)
-  sound = (
-    isinstance(added, list)
-    and all(isinstance(x, dict) and text(x.get('content')) for x in added)
-    and (
-      type_ is not list
-      or kind == 'BPE'
-      or all(pair(x) and text(x[0]) for x in pieces)
-    )
-    and all(
-      text(*x) if pair(x) else text(x) and x.count(' ') == 1
-      for x in model.get('merges', ())
-    )
-  )
-  if not sound:
-    raise tokenizer_json.wrong(file, 'tokens of another form', 'texts')
   return tokenizer | {'added_tokens': added, 'model': model | {'type': kind}}
 
 
@@ -162,4 +145,7 @@ def read(path, extra_ids, special_tokens=None):
     if beside and (folder / name).exists()
   ]
   roles = functools.partial(_roles, settings, special_tokens, file)
-  return tokenizer_json.TokenizerJson(tokenizer, extra_ids, roles, file)
+  try:
+    return tokenizer_json.TokenizerJson(tokenizer, extra_ids, roles, file)
+  except (AttributeError, KeyError, TypeError, ValueError) as e:
+    raise tokenizer_json.wrong(file, repr(e), 'its usual form') from e

@@ -8,6 +8,7 @@ filled up, whatever the file asks for, and text that reads `[SEP]` is text.
 import functools
 import hashlib
 import json
+import re
 
 import numpy as np
 import tokenizers
@@ -23,6 +24,15 @@ NAMES = {
   'eos': ('</s>', '<eos>', '[SEP]', '<|endoftext|>', '<|end_of_text|>'),
   'bos': ('<s>', '<bos>', '[CLS]', '<|startoftext|>', '<|begin_of_text|>'),
 }
+# Longer texts are cut, where cutting is the same as not cutting.
+_LONGEST = 1 << 20
+_AT_ONCE = 8  # parts of a text
+_BETWEEN_WORDS = re.compile('(?<=[A-Za-z]) (?=[A-Za-z])')
+_BY_CHARACTER = {
+  *('BertNormalizer', 'NFC', 'NFD', 'NFKC', 'NFKD', 'Lowercase'),
+  *('StripAccents', 'Nmt', 'Precompiled', 'Prepend'),
+}
+_AT_SPACES = 'BertPreTokenizer', 'Whitespace', 'WhitespaceSplit', 'Metaspace'
 _RARE = '𐎀', 'ꙮ', '𓂀'  # letters that no vocabulary spells but by bytes
 
 
@@ -58,7 +68,7 @@ class TokenizerJson(vocabularies.Vocabulary):
       for i, name in enumerate(dict.fromkeys([*special, *sentinels, *named]))
     }
     self._parts = _hide(tokenizer, hidden)
-    self._plain = _load(self._parts, where)
+    self._plain = load(self._parts, where)
     shown = {value: name for name, value in hidden.items()}
     ids = {
       shown.get(name, name): id_
@@ -101,6 +111,7 @@ class TokenizerJson(vocabularies.Vocabulary):
       fingerprint=_digest([self._parts, decided]),
     )
     self._where, self._tokenizer = where, tokenizer
+    self._can_cut = _by_words(self._parts) and len(special) == len(added)
     self._check()
 
   def _check(self):
@@ -139,7 +150,7 @@ class TokenizerJson(vocabularies.Vocabulary):
       name: _continuing(self._parts.get(name))
       for name in ('normalizer', 'pre_tokenizer')
     }
-    return _load(parts, self._where)
+    return load(parts, self._where)
 
   def _ids(self, tokenizer, texts):
     try:
@@ -150,8 +161,27 @@ class TokenizerJson(vocabularies.Vocabulary):
       raise _failed(e, 'tokenizer fails on a text', self._where) from None
     return [np.array(encoding.ids, np.int32) for encoding in found]
 
+  def _cut(self, text):
+    """A long text in parts that begin with a space, but for the first."""
+    at = 0
+    while self._can_cut and (
+      found := _BETWEEN_WORDS.search(text, at + _LONGEST)
+    ):
+      yield text[at : found.start()]
+      at = found.start()
+    yield text[at:]
+
   def _encode_batch(self, texts):
-    return self._ids(self._plain, texts)
+    if max(map(len, texts), default=0) <= _LONGEST:
+      return self._ids(self._plain, texts)
+    rows = []
+    for text in texts:
+      first, *rest = self._cut(text)
+      found = self._ids(self._plain, [first])
+      for i in range(0, len(rest), _AT_ONCE):
+        found += self._ids(self._inner, rest[i : i + _AT_ONCE])
+      rows.append(np.concatenate(found))
+    return rows
 
   def _encode_marked(self, text):
     # A space before a sentinel would become a piece of its own, which never
@@ -216,15 +246,41 @@ def _hide(tokenizer, hidden):
   )
 
 
+def _members(part):
+  """The parts of a normalizer or pre-tokenizer, one after the other."""
+  if part is None:
+    return []
+  for name in ('normalizers', 'pretokenizers'):
+    if name in part:
+      return [member for inner in part[name] for member in _members(inner)]
+  return [part]
+
+
+def _by_words(parts):
+  """Whether words between spaces have the same ids wherever they stand."""
+  normalizers = _members(parts['normalizer'])
+  first = (_members(parts['pre_tokenizer']) or [{}])[0]
+  spaces = {'type': 'Replace', 'pattern': {'Regex': ' {2,}'}}
+  return all(
+    x.get('type') in _BY_CHARACTER or x.items() >= spaces.items()
+    for x in normalizers
+  ) and (
+    first.get('type') in _AT_SPACES
+    and first.get('split', True)
+    or first.get('type') == 'ByteLevel'
+    and first.get('use_regex', True)
+  )
+
+
 def _continuing(part):
   """A normalizer or pre-tokenizer without what it does to a start of text."""
-  if part is None or part['type'] == 'Prepend':
+  if part is None or part.get('type') == 'Prepend':
     return None
   part = dict(part)
-  if part['type'] == 'Metaspace':
+  if part.get('type') == 'Metaspace':
     part.pop('add_prefix_space', None)
     part['prepend_scheme'] = 'never'
-  elif part['type'] == 'ByteLevel':
+  elif part.get('type') == 'ByteLevel':
     part['add_prefix_space'] = False
   for name in ('normalizers', 'pretokenizers'):
     if name in part:
@@ -249,15 +305,11 @@ def _failed(error, what, where):
   )
 
 
-def _load(parts, where):
-  whole = {
-    'version': '1.0',
-    'truncation': None,
-    'padding': None,
-    'post_processor': None,
-  }
+def load(parts, where):
+  """A tokenizers.Tokenizer of some parts of a tokenizer.json."""
+  whole = {'version': '1.0'} | parts
   try:
-    return tokenizers.Tokenizer.from_str(json.dumps(whole | parts))
+    return tokenizers.Tokenizer.from_str(json.dumps(whole))
   except BaseException as e:
     raise _failed(e, 'cannot use this tokenizer.json', where) from None
 
