@@ -64,11 +64,12 @@ class TokenizerJson(vocabularies.Vocabulary):
     named = [x for names in NAMES.values() for x in names if x in known]
     # Under names that no text has, no text is taken for one.
     hidden = {
-      name: f'\ufdd0{i}\ufdd0'
+      name: f'\ufdd0 {i} \ufdd0'
       for i, name in enumerate(dict.fromkeys([*special, *sentinels, *named]))
     }
     self._parts = _hide(tokenizer, hidden)
     self._plain = load(self._parts, where)
+    self._plain.encode_special_tokens = True
     shown = {value: name for name, value in hidden.items()}
     ids = {
       shown.get(name, name): id_
@@ -108,7 +109,7 @@ class TokenizerJson(vocabularies.Vocabulary):
       unk_id=unk_id,
       bos_id=found['bos'],
       sentinel_ids=decided[-1],
-      fingerprint=_digest([self._parts, decided]),
+      fingerprint=_digest([[self._parts[x] for x in _PARTS], decided]),
     )
     self._where, self._tokenizer = where, tokenizer
     self._can_cut = _by_words(self._parts) and len(special) == len(added)
@@ -150,7 +151,9 @@ class TokenizerJson(vocabularies.Vocabulary):
       name: _continuing(self._parts.get(name))
       for name in ('normalizer', 'pre_tokenizer')
     }
-    return load(parts, self._where)
+    found = load(parts, self._where)
+    found.encode_special_tokens = True
+    return found
 
   def _ids(self, tokenizer, texts):
     try:

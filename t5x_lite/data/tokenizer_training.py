@@ -53,7 +53,7 @@ def _wordpiece(sentences, size, lowercase):
   common = sorted(counts, key=lambda x: (-counts[x], x))[:_ALPHABET]
   kept = set(common)
   words = {x: words[x] for x in sorted(words) if kept.issuperset(x)}
-  pieces = {word[0] for word in words}
+  pieces = set().union(*words)
   pieces |= {f'##{character}' for word in words for character in word[1:]}
   # The trainer would number these by chance, and with them all the others.
   given = [*_BERT, *sorted(pieces)]
