@@ -41,8 +41,7 @@ The same command goes on where a stopped run left off.""",
   '--output=out.jsonl',
   'recipes': 't5x_lite recipes --json',
   'vocab': """t5x_lite vocab --corpus=my.txt --size=8000 --output=my.model
-  t5x_lite train --corpus=my.txt --workdir=runs/mine \\
-    --gin.Data.vocabulary=my.model --gin.Transformer.vocab_size=8064""",
+  t5x_lite vocab --convert=other.model --output=with_sentinels.model""",
   'inspect': 't5x_lite inspect --gin_file=t5/bytes --corpus=my.txt --rows=2',
   'launch': 't5x_lite launch local --processes=2 --devices=4 \\\n'
   '    train --corpus=my.txt --workdir=runs/mine',
@@ -199,7 +198,7 @@ def make_parser():
   add = command('recipes', 'lists the installed recipes')
   add('--json', action='store_true', help='as a JSON list')
 
-  add = command('vocab', 'trains a vocabulary on a corpus')
+  add = command('vocab', 'trains a vocabulary on a corpus, or converts one')
   vocabulary_options.add(add)
 
   add = command('inspect', 'shows a batch as a person would read it')

@@ -226,6 +226,11 @@ def recipes(options):
 
 def vocab(options):
   """Trains a vocabulary on the training split of a corpus, or converts one."""
+  if options.convert:
+    path, output = map(storage.path, (options.convert, options.output))
+    with data.vocabulary_files.reading(path):
+      print(*data.convert_vocabulary(path, output, options.extra_ids), sep='\n')
+    return
   made = data.vocabulary_training
   as_json = options.output.endswith('.json')
   if as_json != (options.kind in made.JSON_KINDS):

@@ -21,6 +21,7 @@ from t5x_lite.data.corpora import documents
 from t5x_lite.data.pairs import origin
 from t5x_lite.data.store import Store
 from t5x_lite.data.vocabularies import Vocabulary
+from t5x_lite.data.vocabulary_conversion import convert as convert_vocabulary
 from t5x_lite.data.vocabulary_files import keep as keep_vocabulary
 from t5x_lite.data.vocabulary_files import kept as kept_vocabulary
 from t5x_lite.data.vocabulary_files import load as load_vocabulary
@@ -32,6 +33,7 @@ __all__ = [
   'Store',
   'Vocabulary',
   'check',
+  'convert_vocabulary',
   'documents',
   'examples',
   'feature_lengths',

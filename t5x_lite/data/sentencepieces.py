@@ -12,7 +12,7 @@ from t5x_lite import errors
 from t5x_lite.data import vocabularies
 
 _LONGEST = 1 << 20  # characters that SentencePiece is given at once
-_PIECE = model_pb2.ModelProto.SentencePiece
+PIECE = model_pb2.ModelProto.SentencePiece
 
 
 class SentencePiece(vocabularies.Vocabulary):
@@ -36,8 +36,8 @@ class SentencePiece(vocabularies.Vocabulary):
     sentinel_ids = []
     while (name := f'<extra_id_{len(sentinel_ids)}>') in ids:
       sentinel_ids.append(ids[name])
-    self._marked = self._processor(model, sentinel_ids, _PIECE.USER_DEFINED)
-    self._plain = self._processor(model, sentinel_ids, _PIECE.CONTROL)
+    self._marked = self._processor(model, sentinel_ids, PIECE.USER_DEFINED)
+    self._plain = self._processor(model, sentinel_ids, PIECE.CONTROL)
     unk_id = self._plain.unk_id()
     said = {
       role: vocabularies.find(name, ids, role)
@@ -132,7 +132,7 @@ def add_sentinels(model, count):
   """Appends `<extra_id_{count-1}>` ... `<extra_id_0>` to a model."""
   for i in reversed(range(count)):
     model.pieces.add(
-      piece=f'<extra_id_{i}>', score=0.0, type=_PIECE.USER_DEFINED
+      piece=f'<extra_id_{i}>', score=0.0, type=PIECE.USER_DEFINED
     )
   model.trainer_spec.vocab_size = len(model.pieces)
 

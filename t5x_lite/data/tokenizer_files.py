@@ -109,6 +109,15 @@ def _roles(settings, special_tokens, where, ids, special):
   return found
 
 
+def make(tokenizer, settings, extra_ids, special_tokens, where):
+  """The TokenizerJson of the content of its files; arguments as of `read`."""
+  roles = functools.partial(_roles, settings, special_tokens, where)
+  try:
+    return tokenizer_json.TokenizerJson(tokenizer, extra_ids, roles, where)
+  except (AttributeError, KeyError, TypeError, ValueError) as e:
+    raise tokenizer_json.wrong(where, repr(e), 'its usual form') from e
+
+
 def read(path, extra_ids, special_tokens=None):
   """The vocabulary of a tokenizer.json.
 
@@ -144,8 +153,4 @@ def read(path, extra_ids, special_tokens=None):
     for name in FILES[1:]
     if beside and (folder / name).exists()
   ]
-  roles = functools.partial(_roles, settings, special_tokens, file)
-  try:
-    return tokenizer_json.TokenizerJson(tokenizer, extra_ids, roles, file)
-  except (AttributeError, KeyError, TypeError, ValueError) as e:
-    raise tokenizer_json.wrong(file, repr(e), 'its usual form') from e
+  return make(tokenizer, settings, extra_ids, special_tokens, file)

@@ -54,7 +54,7 @@ class TokenizerJson(vocabularies.Vocabulary):
       errors.DataError: it is none that can be used; or what `roles` raises.
     """
     added = tokenizer.get('added_tokens') or []
-    special = [x['content'] for x in added if x.get('special')]
+    controls = [x['content'] for x in added if x.get('special')]
     pieces = tokenizer['model']['vocab']
     pieces = [x[0] for x in pieces] if isinstance(pieces, list) else pieces
     known = {*pieces, *(x['content'] for x in added)}
@@ -65,7 +65,7 @@ class TokenizerJson(vocabularies.Vocabulary):
     # Under names that no text has, no text is taken for one.
     hidden = {
       name: f'\ufdd0 {i} \ufdd0'
-      for i, name in enumerate(dict.fromkeys([*special, *sentinels, *named]))
+      for i, name in enumerate(dict.fromkeys([*controls, *sentinels, *named]))
     }
     self._parts = _hide(tokenizer, hidden)
     self._plain = load(self._parts, where)
@@ -85,7 +85,8 @@ class TokenizerJson(vocabularies.Vocabulary):
     size = max(ids.values()) + 1
     if size > 2 * len(ids) + 1024:
       raise wrong(where, f'{len(ids)} ids up to {size - 1}', 'few gaps')
-    found = roles(ids, special or named)
+    found = roles(ids, controls or named)
+    self._given = size, len(sentinels)
     if not sentinels:
       sentinels = [f'<extra_id_{i}>' for i in range(extra_ids)]
       ids |= {
@@ -99,7 +100,7 @@ class TokenizerJson(vocabularies.Vocabulary):
     self._names = [''] * size
     for name, id_ in ids.items():
       self._names[id_] = name
-    self._silent = {ids[name] for name in special} | {*found.values()}
+    self._silent = {ids[name] for name in controls} | {*found.values()}
     self._silent -= {unk_id, *(ids[name] for name in sentinels)}
     decided = [found, unk_id, [ids[name] for name in sentinels]]
     super().__init__(
@@ -112,7 +113,7 @@ class TokenizerJson(vocabularies.Vocabulary):
       fingerprint=_digest([[self._parts[x] for x in _PARTS], decided]),
     )
     self._where, self._tokenizer = where, tokenizer
-    self._can_cut = _by_words(self._parts) and len(special) == len(added)
+    self._can_cut = _by_words(self._parts) and len(controls) == len(added)
     self._check()
 
   def _check(self):
@@ -125,8 +126,15 @@ class TokenizerJson(vocabularies.Vocabulary):
           expected='an unk_token in its model, byte_fallback, or bytes',
         )
 
-  def files(self):
-    """What makes this vocabulary again: {name of a file: bytes}."""
+  def files(self, with_sentinels=False):
+    """What makes this vocabulary again: {name of a file: bytes}.
+
+    Args:
+      with_sentinels: whether those that were added become part of the files.
+    """
+    tokenizer, (size, given) = dict(self._tokenizer), self._given
+    if with_sentinels and not given:
+      add_sentinels(tokenizer, size, self.sentinels)
     tokens = {
       f'{role}_token': self._names[id_]
       for role, id_ in (
@@ -139,7 +147,7 @@ class TokenizerJson(vocabularies.Vocabulary):
     }
     return {
       'tokenizer.json': json.dumps(
-        self._tokenizer, ensure_ascii=False, indent=1
+        tokenizer, ensure_ascii=False, indent=1
       ).encode(),
       'special_tokens_map.json': json.dumps(tokens, indent=1).encode(),
     }
@@ -210,6 +218,22 @@ class TokenizerJson(vocabularies.Vocabulary):
   def piece(self, id_):
     piece = self._names[int(id_)]
     return piece if piece.isprintable() else ascii(piece)[1:-1]
+
+
+def special(content, id_):
+  """The entry of a special token among a tokenizer's `added_tokens`."""
+  flags = dict.fromkeys(
+    ('single_word', 'lstrip', 'rstrip', 'normalized'), False
+  )
+  return {'id': id_, 'content': content, 'special': True} | flags
+
+
+def add_sentinels(tokenizer, size, count):
+  """Appends `<extra_id_{count-1}>` ... `<extra_id_0>` behind `size` ids."""
+  tokenizer['added_tokens'] = [
+    *(tokenizer['added_tokens'] or []),
+    *(special(f'<extra_id_{count - 1 - i}>', size + i) for i in range(count)),
+  ]
 
 
 def _digest(parts):

@@ -14,6 +14,7 @@ from tokenizers import trainers
 from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.data import tokenizer_files
+from t5x_lite.data import tokenizer_json
 
 _BERT = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
 _GPT = ['<|endoftext|>']
@@ -113,12 +114,7 @@ def train(sentences, size, path, *, kind, extra_ids, lowercase):
       expected=f'{most + extra_ids} or less',
       fix=f'a size of {most + extra_ids}, or more text',
     )
-  settings = {'special': True, 'single_word': False, 'lstrip': False}
-  settings |= {'rstrip': False, 'normalized': False}
-  found['added_tokens'] += [
-    {'id': size - 1 - i, 'content': f'<extra_id_{i}>'} | settings
-    for i in reversed(range(extra_ids))
-  ]
+  tokenizer_json.add_sentinels(found, size - extra_ids, extra_ids)
   storage.make_folder(storage.path(path).parent)
   text = json.dumps(found, ensure_ascii=False, indent=1)
   storage.write_bytes(path, text.encode())

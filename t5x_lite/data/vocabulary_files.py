@@ -40,17 +40,23 @@ def load(data):
       )
     return vocabularies.Bytes(data.extra_ids)
   path = storage.path(name)
-  try:
+  with reading(path):
     if path.is_dir() or path.suffix == '.json':
       return tokenizer_files.read(path, data.extra_ids, data.special_tokens)
     return sentencepieces.SentencePiece(
       sentencepieces.read(path), data.extra_ids, data.special_tokens
     )
+
+
+@contextlib.contextmanager
+def reading(path):
+  """Says what is wrong if a vocabulary can't be read."""
+  try:
+    yield
   except FileNotFoundError as e:
     raise errors.DataError(
       'no such vocabulary',
-      where='Data.vocabulary',
-      got=name,
+      got=path,
       expected="'bytes', a SentencePiece .model, or a tokenizer.json",
       choices=['bytes', *_neighbours(path)],
       fix='train one with `t5x_lite vocab`',
