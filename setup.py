@@ -41,6 +41,7 @@ setuptools.setup(
     'seqio>=0.0.20,<0.1',
     'tensorflow-datasets>=4.9.10,<5',
     'sentencepiece>=0.2.3,<0.3',
+    'tokenizers>=0.22.2,<0.24',
     'protobuf>=7.36,<8',
     'array_record>=0.8.6,<0.9',
     'grain>=0.2.18,<0.3',

@@ -90,11 +90,10 @@ class SentencePiece(vocabularies.Vocabulary):
     return np.concatenate([np.array(part, np.int32) for part in parts])
 
   def _encode_batch(self, texts):
-    short = iter(self._plain.encode([t for t in texts if len(t) <= _LONGEST]))
+    short = [text for text in texts if len(text) <= _LONGEST]
+    rows = iter(vocabularies.to_arrays(self._plain.encode(short)))
     return [
-      self._encode_long(text)
-      if len(text) > _LONGEST
-      else np.array(next(short), np.int32)
+      self._encode_long(text) if len(text) > _LONGEST else next(rows)
       for text in texts
     ]
 

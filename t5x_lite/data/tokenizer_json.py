@@ -170,7 +170,7 @@ class TokenizerJson(vocabularies.Vocabulary):
       raise
     except BaseException as e:
       raise _failed(e, 'tokenizer fails on a text', self._where) from None
-    return [np.array(encoding.ids, np.int32) for encoding in found]
+    return vocabularies.to_arrays([encoding.ids for encoding in found])
 
   def _cut(self, text):
     """A long text in parts that begin with a space, but for the first."""

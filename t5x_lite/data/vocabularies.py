@@ -7,6 +7,7 @@ sentinel.
 
 import abc
 import hashlib
+import itertools
 import re
 
 import numpy as np
@@ -35,6 +36,18 @@ def find(name, ids, role):
       choices=[token for token in ids if not token.isalnum()],
     )
   return ids[name]
+
+
+def split(flat, rows):
+  """An array in parts that are as long as the rows."""
+  ends = itertools.accumulate(map(len, rows), initial=0)
+  return [flat[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def to_arrays(rows):
+  """Lists of ids as int32 arrays; all at once is faster than each by itself."""
+  ids = itertools.chain.from_iterable(rows)
+  return split(np.fromiter(ids, np.int32, sum(map(len, rows))), rows)
 
 
 class Vocabulary(abc.ABC):
@@ -150,10 +163,10 @@ class Bytes(Vocabulary):
     )
 
   def _encode_batch(self, texts):
-    return [
-      np.frombuffer(text.encode(), np.uint8).astype(np.int32) + self._OFFSET
-      for text in texts
-    ]
+    parts = [text.encode() for text in texts]
+    flat = np.frombuffer(b''.join(parts), np.uint8).astype(np.int32)
+    flat += self._OFFSET
+    return split(flat, parts)
 
   def _encode_marked(self, text):
     parts = SENTINEL.split(text)  # text, number, text, ..., text
