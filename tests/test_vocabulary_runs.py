@@ -14,7 +14,12 @@ from t5x_lite import data
 from t5x_lite import infer
 from tests import runs
 
-SHORT = {'Run__steps': 1, 'Transformer__vocab_size': 512}
+SHORT = {
+  'Run__steps': 1,
+  'Transformer__vocab_size': 512,
+  'Transformer__encoder_layers': 1,
+  'Transformer__decoder_layers': 1,
+}
 PAGE = pathlib.Path(__file__).parents[1] / 'docs/vocabularies.md'
 
 
