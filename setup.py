@@ -48,6 +48,7 @@ setuptools.setup(
     'tensorflow-datasets>=4.9.10,<5',
     'importlib_resources>=6.5',  # it prepares datasets with this, undeclared
     'sentencepiece>=0.2.3,<0.3',
+    'tokenizers>=0.22.2,<0.24',
     'protobuf>=7.36,<8',
     'array_record>=0.8.6,<0.9',
     'grain>=0.2.18,<0.3',

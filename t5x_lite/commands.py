@@ -226,18 +226,43 @@ def recipes(options):
 
 
 def vocab(options):
-  """Trains a vocabulary on the training split of a corpus."""
+  """Trains a vocabulary on the training split of a corpus, or converts one."""
+  if options.convert:
+    path, output = map(storage.path, (options.convert, options.output))
+    with data.vocabulary_files.reading(path):
+      print(*data.convert_vocabulary(path, output, options.extra_ids), sep='\n')
+    return
+  made = data.vocabulary_training
+  as_json = options.output.endswith('.json')
+  if as_json != (options.kind in made.JSON_KINDS):
+    raise errors.ConfigError(
+      f'--output of {options.kind} is a '
+      + ('SentencePiece model' if as_json else 'tokenizer.json'),
+      got=options.output,
+      expected='a name that ends with '
+      + ('.model' if as_json else 'tokenizer.json'),
+    )
   run = load(options)
-  data.train_vocabulary(
+  vocabulary = data.train_vocabulary(
     run,
     storage.path(options.output),
     size=options.size,
     extra_ids=options.extra_ids,
     kind=options.kind,
+    max_sentences=options.max_sentences,
+    seed=options.seed,
+    byte_fallback=not options.no_byte_fallback,
+    character_coverage=options.character_coverage,
+    lowercase=options.lowercase,
   )
-  rows = -(-options.size // 128) * 128
+  if quality := data.vocabulary_quality(run, vocabulary):
+    print(
+      f'on held-out text: {quality.bytes_per_token:.2f} bytes per token, '
+      f'{quality.unknown:.2%} of the tokens unknown'
+    )
+  rows = -(-vocabulary.size // 128) * 128
   print(
-    f'{options.size:,} pieces in {options.output}; use it by '
+    f'{vocabulary.size:,} pieces in {options.output}; use it by '
     f'--gin.Data.vocabulary={options.output} '
     f'--gin.Transformer.vocab_size={rows}'
   )
