@@ -1,11 +1,9 @@
 """What `Data.corpus` names, and its documents, some of them held out."""
 
 import contextlib
-import functools
 import glob
 import gzip
 import hashlib
-import importlib.util
 import os
 import pathlib
 import re
@@ -13,25 +11,15 @@ import stat
 
 from t5x_lite import errors
 from t5x_lite import storage
+from t5x_lite.data import builtin
 from t5x_lite.data import sources
 
 _LOOK = 1 << 20  # bytes that are looked at to tell lines from paragraphs
 
 
-@functools.cache
 def registered():
   """The corpora of `tasks/`: a dict of name to specs.Data -> source."""
-  try:
-    module = importlib.import_module('t5x_lite.tasks.corpora')
-  except ModuleNotFoundError as e:
-    if e.name not in ('t5x_lite.tasks', 't5x_lite.tasks.corpora'):
-      raise
-    # A checkout that is not installed has `tasks/` beside the package.
-    file = pathlib.Path(__file__).parents[2] / 'tasks' / 'corpora.py'
-    spec = importlib.util.spec_from_file_location('tasks.corpora', file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-  return module.CORPORA
+  return builtin.package('corpora').CORPORA
 
 
 def find(data):

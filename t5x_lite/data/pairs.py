@@ -15,6 +15,7 @@ import numpy as np
 from t5x_lite import corruptions
 from t5x_lite import errors
 from t5x_lite import storage
+from t5x_lite.data import builtin
 from t5x_lite.data import corpora
 from t5x_lite.data import sources
 from t5x_lite.data import tasks
@@ -100,7 +101,7 @@ class Task:
 
   def __init__(self, data, vocabulary):
     """Finds the task that specs.Data names; reads no example."""
-    task = tasks.find(data.task, 'Data.task')
+    task = tasks.find(data.task, 'Data.task', vocabulary)
     if not hasattr(task, 'source'):
       raise errors.ConfigError(
         'Data.task is a mixture',
@@ -125,6 +126,12 @@ class Task:
 
     The files of its source, and the Python files of its functions.
     """
+    if definition := builtin.definition(self._task):
+      return {
+        'task': self.name,
+        'source': definition.identity(),
+        'preprocessors': _told(definition.read),
+      }
     source = self._task.source
     try:
       shards = [

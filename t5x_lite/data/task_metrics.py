@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.util
 
 from t5x_lite import errors
 from t5x_lite.data import sources
@@ -18,6 +19,8 @@ def of(task):
       got=str(e).rpartition('Got: ')[2],
       expected='(targets, predictions) or (targets, scores)',
     ) from e
+  for function in task.metric_fns:
+    check_needs(function, task.name)
   found = []
   for metric in metrics:
     kind = metric.model_output_type.name
@@ -30,6 +33,18 @@ def of(task):
       )
     found.append((kind, metric))
   return found
+
+
+def check_needs(function, name):
+  """Refuses a built-in metric whose package is not installed."""
+  package = getattr(function, 'needs', None)
+  if package and importlib.util.find_spec(package) is None:
+    raise errors.ConfigError(
+      'a metric needs a package that is not installed',
+      where=name,
+      got=package,
+      fix="pip install 't5x_lite[tasks]'",
+    )
 
 
 def compute(metric, task, examples, output):
@@ -54,6 +69,8 @@ def compute(metric, task, examples, output):
     else:
       found = made.compute()
     return {name: plain(value) for name, value in found.items()}
+  except errors.UserError:
+    raise
   # The user's own functions raise what they like.
   except (Exception, SystemExit) as e:
     raise errors.DataError(

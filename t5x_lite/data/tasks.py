@@ -1,8 +1,8 @@
 """Tasks and mixtures that SeqIO knows by name, read for evaluation.
 
 They are the user's own Python, registered by a module that the command line
-names. What a task's metric and postprocessing functions are given is what
-SeqIO's own Evaluator gives them.
+names, or built in. What a task's metric and postprocessing functions are given
+is what SeqIO's own Evaluator gives them.
 """
 
 import hashlib
@@ -13,7 +13,9 @@ import sys
 import numpy as np
 
 from t5x_lite import errors
+from t5x_lite import processes
 from t5x_lite.corruptions import features
+from t5x_lite.data import builtin
 from t5x_lite.data import sources
 from t5x_lite.data import task_metrics
 
@@ -223,7 +225,7 @@ def load(spec, lengths, vocabulary, limit=None, say=print):
   seqio, _ = sources.libraries()
   wanted, mixtures = {}, {}
   for name in spec.tasks:
-    found = find(name, 'Evaluation.tasks')
+    found = find(name, 'Evaluation.tasks', vocabulary, say)
     parts = seqio.get_subtasks(found)
     chosen = [task for task in parts if spec.split in splits(task)]
     if not chosen:
@@ -253,27 +255,47 @@ def load(spec, lengths, vocabulary, limit=None, say=print):
   return tasks, mixtures
 
 
-def find(name, where):
-  """The registered task or mixture of a name, which a setting gives."""
-  seqio, _ = sources.libraries()
-  known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
-  if name not in known:
-    raise errors.ConfigError(
-      'no such task or mixture',
-      where=where,
-      got=name,
-      choices=known,
-      fix='--task_module=MODULE runs the Python module that registers it'
-      + ('' if known else '; none is registered'),
-    )
+def find(name, where, vocabulary, say=processes.say):
+  """The task or mixture of a name: registered, or else built in.
+
+  Args:
+    name: of a task or mixture.
+    where: the setting that gives it.
+    vocabulary: of the run; what is built in gets it.
+    say: told if a registered one hides one that is built in.
+
+  Returns:
+    seqio.Task or seqio.Mixture.
+
+  Raises:
+    errors.ConfigError: there is none.
+  """
   if name in _OURS:
     raise errors.ConfigError(
       'a task has the name of a split of the run',
-      where='Evaluation.tasks',
+      where=where,
       got=name,
       fix='register it by another name',
     )
-  return seqio.get_mixture_or_task(name)
+  offered = builtin.names()
+  if found := builtin.registered(name):
+    if name in offered:
+      say(f'{name}: the one that is registered, not the one that is built in')
+    return found
+  if name in offered:
+    return builtin.register(name, vocabulary)
+  seqio, _ = sources.libraries()
+  known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
+  known = sorted(known - offered)
+  raise errors.ConfigError(
+    'no such task or mixture',
+    where=where,
+    got=name,
+    expected=f'one that is registered ({", ".join(known) or "none is"}) or '
+    f'built in ({", ".join(sorted(offered))})',
+    choices=[*known, *offered],
+    fix='--task_module=MODULE runs the Python module that registers it',
+  )
 
 
 def splits(task):
@@ -356,7 +378,11 @@ def _read(task, split, lengths, limit):
 
 
 def unreadable(task, error):
-  """What stopped the reading of a task, as a DataError."""
+  """What stopped the reading of a task, as an error of the user's to mend."""
+  function = getattr(task.source, '_dataset_fn', None)
+  for own in (error, getattr(function, 'failure', None)):
+    if isinstance(own, errors.UserError):
+      return own.at(own.where)
   lines = str(error).strip().splitlines() or ['']
   if lines[0] == 'in user code:':  # a traceback that TensorFlow made of it
     lines = lines[-1:]
