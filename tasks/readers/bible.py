@@ -4,8 +4,9 @@ import re
 import struct
 import zlib
 
-from t5x_lite import errors
 from t5x_lite.tasks import readers
+
+from t5x_lite import errors
 
 KJV = 'engKJV2006eb', 'kjv'  # a module, and how its verses are counted
 WEB = 'engWEB2015eb', 'nrsva'
@@ -84,7 +85,7 @@ def verses(texts, module, counting):
 
 def _text(raw):
   """A verse without markup; tags are blanks, or words would be glued."""
-  text = re.sub(r'<[^>]*>', ' ', _NOTE.sub(' ', raw))
+  text = re.sub(r'<[^>]*>|\u00b6', ' ', _NOTE.sub(' ', raw))  # no pilcrows
   text = re.sub(r'\s+([,.;:!?)\]’”])', r'\1', text)
   return readers.plain(re.sub(r'([(\[“‘¿¡])\s+', r'\1', text))
 

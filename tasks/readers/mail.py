@@ -16,10 +16,16 @@ def spam(texts):
   """Rows of a collection of folders spam-* and *ham-*.
 
   Headers but the subject are left out: they tell the way of a mail through the
-  collector's machines. A thread is a document: replies cite each other.
+  collector's machines. A thread is a document: replies cite each other. Of
+  mails of the same body the first is kept, whatever their subjects.
   """
+  bodies = set()
   for name in sorted(texts.namelist()):
     subject, body = parse(texts.read(name))
+    key = readers.folded(body)
+    if key in bodies:
+      continue
+    bodies.add(key)
     thread = _REPLY.sub('', subject.lower())
     thread = re.sub(r'[\W\d_]+', ' ', thread).strip() or body[:200]
     label = 'spam' if name.startswith('spam') else 'ham'

@@ -9,7 +9,8 @@ import re
 from t5x_lite.tasks import readers
 
 # Drills without an end, and notations of editors, Greek and spelling.
-_DRILLS = 'arith ed greek morse mult posneg seq-easy seq-hard spell'.split()
+_DRILLS = set('arith ed greek morse mult posneg seq-easy seq-hard'.split())
+_DRILLS |= {'spell'}
 _MOST = 64  # texts that an answer may stand for
 
 
@@ -19,7 +20,7 @@ def questions(texts):
   for line in _lines(texts.read('index').decode()):
     path, *names = _columns(line)
     columns[path.rsplit('/', 1)[-1]] = names
-  for name in sorted(set(columns) - set(_DRILLS)):
+  for name in sorted(set(columns) - _DRILLS):
     found = {}  # the same question may have several lines
     for line in _lines(texts.read(name).decode()):
       subject, *answers = _columns(line)
@@ -57,9 +58,10 @@ def _plainest(texts):
 
 def expand(text):
   """Every text that one of this notation stands for, in its order."""
-  found, rest = _alternatives(re.findall(r'\\.|[^\\]', text))
-  found = [found, *([_alternatives(rest)[0]] if rest else [])][0]
-  return list(dict.fromkeys(map(readers.plain, found)))
+  found, _ = _alternatives(re.findall(r'\\.|[^\\]', text))
+  found = list(dict.fromkeys(map(readers.plain, found)))
+  # Some strike a letter over another one, for terminals of old.
+  return [x for x in found if '\b' not in x] or found
 
 
 def _alternatives(characters):

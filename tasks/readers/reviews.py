@@ -4,8 +4,9 @@ import bz2
 import lzma
 import zlib
 
-from t5x_lite import errors
 from t5x_lite.tasks import readers
+
+from t5x_lite import errors
 
 _SPLITS = {'testing_data': 'test', 'training_data': None}
 
@@ -19,12 +20,13 @@ def english(texts):
     table = _table(texts, name)
     columns = (table[x].astype(str) for x in ('product', 'review', 'score'))
     for product, review, score in zip(*columns):
-      # Products of 5 in 100 are held out; there is a test split already.
       side = split or _held_out(product)
-      yield readers.Row(product, readers.plain(review), score, {}, side)
+      text = readers.plain(review.replace('<br />', ' '))
+      yield readers.Row(product, text, score, {}, side)
 
 
 def _held_out(product):
+  # There is a test split already: what would be in ours is validated on, too.
   found = readers.split_of(product)
   return 'train' if found == 'train' else 'validation'
 
@@ -47,9 +49,12 @@ def _table(texts, name):
       fix="pip install 't5x_lite[tasks]'",
     ) from e
 
+  classes = dict(rdata.conversion.DEFAULT_CLASS_MAP)
+  classes['tbl_df'] = classes['data.frame']
+
   def convert(data):
     parsed = rdata.parser.parse_data(data, extension='.rds')
-    return rdata.conversion.convert(parsed)
+    return rdata.conversion.convert(parsed, classes)
 
   index = convert(zlib.decompress(texts.read('Rdata.rdx'), wbits=47))
   start, size = map(int, index['variables'][name])

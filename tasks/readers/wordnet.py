@@ -71,28 +71,33 @@ def entailments(texts):
   """Whether each thing that the first noun names is one that the second does.
 
   It is where the second is a direct hypernym. Where not, it is the other way
-  round, or another kind of the same. All pairs below a word are a document: a
-  noun that is often above others is never seen as such before.
+  round, or the first is below another of the second's own kind. All pairs with
+  a word above are a document: what is often above is not learned from others.
   """
   nouns = {x.key: x for x in synsets(texts) if x.pos == 'noun'}
   below = collections.defaultdict(list)
   for synset in nouns.values():
     for key in synset.hypernyms:
-      below[key].append(synset.words[0])
+      below[key].append(synset.key)
   known = set()  # pairs in either order
   for key, children in below.items():
     above = nouns[key].words[0]
-    for n, word in enumerate(children):
-      throw = readers.share(f'entailment {key} {word}', 4)
-      other = children[n - 1] if throw == 3 else above
-      first, second = (above, word) if throw == 2 else (word, other)
+    kinds = [x for up in nouns[key].hypernyms for x in below[up] if x != key]
+    cousins = [x for kind in kinds for x in below.get(kind, ())]
+    for child in children:
+      word, throw = nouns[child].words[0], readers.share(f'{key} {child}', 4)
+      first, second = (above, word) if throw == 2 else (word, above)
+      if throw == 3 and cousins:
+        number = readers.share(f'cousin {key} {child}', len(cousins))
+        first = nouns[cousins[number]].words[0]
+      elif throw == 3:
+        first, second = above, word
       pair = frozenset((first.lower(), second.lower()))
       if len(pair) < 2 or pair in known:
         continue
       known.add(pair)
       label = 'entailment' if throw < 2 else 'not_entailment'
-      inputs = f'word1: {first} word2: {second}'
-      yield readers.Row(above.lower(), inputs, label)
+      yield readers.Row(above.lower(), f'word1: {first} word2: {second}', label)
 
 
 def contexts(texts):
