@@ -9,8 +9,10 @@ import re
 from t5x_lite.tasks import readers
 
 # Drills without an end, and notations of editors, Greek and spelling.
-_DRILLS = set('arith ed greek morse mult posneg seq-easy seq-hard'.split())
-_DRILLS |= {'spell'}
+_DRILLS = frozenset(
+  ('arith', 'ed', 'greek', 'morse', 'mult', 'posneg', 'spell')
+)
+_DRILLS |= {'seq-easy', 'seq-hard'}
 _MOST = 64  # texts that an answer may stand for
 
 
