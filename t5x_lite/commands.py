@@ -173,7 +173,7 @@ def evaluate(options):
   if processes.is_first():
     constants = results.constants(options.workdir)
     for table in results.tables(found, constants):
-      show.table(table, right=3 if len(found) == 1 else len(table[0]) - 1)
+      show.table(table, right=3 if len(found) == 1 else 1)
     print(f'all of {options.workdir}: {results.file(options.workdir)}')
     if picture := scores.plot(options.workdir):
       print(f'drawn: {picture}')
