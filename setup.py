@@ -15,6 +15,12 @@ BESIDE = {
 }
 JAX = '>=0.10.2,<0.13'
 GCS = ['gcsfs>=2026.9']
+TASKS = [  # what the metrics of built-in tasks are computed with
+  'rouge-score>=0.1.2,<0.2',
+  'sacrebleu>=2.6,<3',
+  'scikit-learn>=1.9,<2',
+  'scipy>=1.17,<2',
+]
 
 setuptools.setup(
   name='t5x_lite',
@@ -53,6 +59,7 @@ setuptools.setup(
   ],
   extras_require={
     'gcs': GCS,
+    'tasks': TASKS,
     'wandb': ['wandb>=0.27,<1'],
     'tpu': [f'jax[tpu]{JAX}'],  # brings the libtpu that this jax asks for
     'gpu': [f'jax[cuda12]{JAX}'],
@@ -61,6 +68,7 @@ setuptools.setup(
       'pytest-xdist>=3.8,<4',
       'ruff>=0.17,<0.18',
       *GCS,
+      *TASKS,
       'gcp-storage-emulator>=2026.7.19',
     ],
     'oracle': ['timm==1.0.31', 'torch==2.13.0', 'transformers==4.57.6'],
