@@ -98,12 +98,12 @@ def constant(metrics, task, examples):
   """
   targets = [tuple(x['targets'].tolist()) for x in examples]
   [(answer, _)] = collections.Counter(targets).most_common(1)
-  predictions = [np.array(answer, np.int32)] * len(targets)
+  predictions_NL = np.tile(np.array(answer, np.int32), (len(targets), 1))
   found = {}
   for kind, metric in metrics:
     if kind == 'PREDICTION':
       with contextlib.suppress(errors.DataError):
-        found |= compute(metric, task, examples, predictions)
+        found |= compute(metric, task, examples, predictions_NL)
   return found
 
 
