@@ -62,14 +62,13 @@ def plot(workdir):
 def _bars(found, constants):
   """[(label, value, that of a constant answer or None, group)] of tasks."""
   made = []
-  for group, (name, steps) in enumerate(found.items()):
-    if name == measures.HELD_OUT:
-      continue
-    step = max(steps)
-    for metric, value in measures.own(steps[step]).items():
+  newest = {x: max(found[x]) for x in found if x != measures.HELD_OUT}
+  several = len(set(newest.values())) > 1
+  for group, (name, step) in enumerate(newest.items()):
+    for metric, value in measures.own(found[name][step]).items():
       floor = constants.get(name, {}).get(metric)
       if 0 <= value <= 100:
-        label = f'{name} {metric}, step {step:,}'
+        label = f'{name} {metric}' + (f', step {step:,}' if several else '')
         made.append((label, value, floor, group))
   return made
 
@@ -82,12 +81,12 @@ def _draw_bars(axes, bars):
   for place, value, floor in zip(places, values, floors):
     if floor is not None and 0 <= floor <= 100:
       axes.plot([floor, floor], [place - 0.42, place + 0.42], 'k-', lw=1.6)
-    right = max(value, floor or 0) + 0.8
-    axes.text(right, place, f'{value:.1f}', va='center', fontsize=8)
+    # In a column of its own, where no mark hides it.
+    axes.text(106, place, f'{value:.1f}', va='center', ha='right', fontsize=8)
   axes.plot([], [], 'k-', lw=1.6, label='the most frequent target, always')
   axes.set_yticks(places, names, fontsize=8)
   axes.set_ylim(len(bars) - 0.4, -0.6)
-  axes.set_xlim(0, 106)
+  axes.set_xlim(0, 107)
   axes.set_xlabel('of 100')
   axes.set_title('Tasks', loc='left')
   axes.grid(axis='x', alpha=0.3)

@@ -50,13 +50,15 @@ def split(rows, wanted):
   """The rows of a split, without those whose inputs came before.
 
   Two examples of equal inputs, but for case, blanks and marks, would be on two
-  sides where their documents are; the first is kept.
+  sides where their documents are; the first is kept. They come in the order of
+  a throw, so that the first few of them are a sample.
   """
-  seen = set()
+  seen, found = set(), []
   for row in rows:
     key = hashlib.sha256(folded(row.inputs).encode()).digest()[:12]
     if key in seen or not row.inputs or not row.targets:
       continue
     seen.add(key)
     if (row.split or split_of(row.document)) == wanted:
-      yield row
+      found.append(row)
+  return sorted(found, key=lambda row: share(row.inputs, 1 << 64))
