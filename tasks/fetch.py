@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import io
 import json
+import lzma
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 
 from t5x_lite.tasks import fetched
 
@@ -140,6 +142,7 @@ def write(name, thing, texts, place, scratch):
     errors.DataError: there is nothing, or too much.
   """
   digests, packages, total = {}, {}, 0
+  place = storage.path(place)
   file = place / f'{name}.zip'
   with (
     storage.replacing(file, scratch) as f,
@@ -216,47 +219,48 @@ def kept(archive, keep, where):
     errors.DataError: one of them is no plain file, or leads elsewhere.
   """
   total = 0
-  try:
-    for member in archive:
-      match = re.fullmatch(keep, member.name.removeprefix('./'))
-      if not match or member.isdir():
-        continue
-      name = match[1]
-      parts = name.split('/')
-      if (
-        not member.isreg()
-        or {'', '.', '..'} & set(parts)
-        or not name.isprintable()
-        or '\\' in name
-      ):
-        raise errors.DataError(
-          'archive has what is no plain file', where=where, got=repr(name)
-        )
-      total += member.size
-      if total > _MOST:
-        raise errors.DataError(
-          'package has too much text', where=where, got=f'over {_MOST} bytes'
-        )
-      yield name, archive.extractfile(member).read()
-  except (tarfile.TarError, EOFError) as e:
-    raise errors.DataError('archive cannot be read', where=where, got=e) from e
+  for member in archive:
+    match = re.fullmatch(keep, member.name.removeprefix('./'), re.S)
+    if not match or member.isdir():
+      continue
+    name = match[1]
+    if (
+      not member.isreg()
+      or {'', '.', '..'} & set(name.split('/'))
+      or not name.isprintable()
+      or '\\' in name
+    ):
+      raise errors.DataError(
+        'archive has what is no plain file', where=where, got=repr(name)
+      )
+    total += member.size
+    if total > _MOST:
+      raise errors.DataError(
+        'package has too much text', where=where, got=f'over {_MOST} bytes'
+      )
+    yield name, archive.extractfile(member).read()
 
 
 @contextlib.contextmanager
 def _tar(archive):
   """A package as an open tar archive, to be read once."""
-  if not archive.endswith('.deb'):
-    with tarfile.open(archive, 'r:*') as members:
-      yield members
-    return
-  command = ['dpkg-deb', '--fsys-tarfile', archive]
-  with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-    with tarfile.open(fileobj=process.stdout, mode='r|') as members:
-      yield members
-    while process.stdout.read(1 << 20):  # or it would end by SIGPIPE
-      pass
-  if process.returncode:
-    raise errors.DataError('package cannot be read', where=archive)
+  try:
+    if not archive.endswith('.deb'):
+      with tarfile.open(archive, 'r:*') as members:
+        yield members
+      return
+    command = ['dpkg-deb', '--fsys-tarfile', archive]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+      with tarfile.open(fileobj=process.stdout, mode='r|') as members:
+        yield members
+      while process.stdout.read(1 << 20):  # or it would end by SIGPIPE
+        pass
+    if process.returncode:
+      raise EOFError(f'dpkg-deb ends with code {process.returncode}')
+  except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as e:
+    raise errors.DataError(
+      'archive cannot be read', where=os.path.basename(archive), got=e
+    ) from e
 
 
 def run(command, folder=None):

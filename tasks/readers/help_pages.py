@@ -10,7 +10,7 @@ _PARAGRAPH = re.compile(
 )
 # What is said to users of macOS stands before what is said to all others.
 _MAC = re.compile(
-  r'<span hidden="true" id="MAC.*?(?=<span hidden="true" id="d)'
+  r'<span hidden="true" id="MAC.*?(?=<span hidden="true" id="d)', re.S
 )
 _BREAK = re.compile(r'<br\s*/?>|</?(?:p|div|li|ul|ol|td|tr|table)\b[^>]*>')
 

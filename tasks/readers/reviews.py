@@ -40,24 +40,8 @@ def chinese(texts):
 
 
 def _table(texts, name):
-  """A data frame of R's lazy-load database Rdata.rdx and Rdata.rdb."""
-  try:
-    import rdata
-  except ImportError as e:
-    raise errors.DataError(
-      "rdata is not installed, which reads R's files",
-      fix="pip install 't5x_lite[tasks]'",
-    ) from e
-
-  classes = dict(rdata.conversion.DEFAULT_CLASS_MAP)
-  classes['tbl_df'] = classes['data.frame']
-
-  def convert(data):
-    parsed = rdata.parser.parse_data(data, extension='.rds')
-    return rdata.conversion.convert(parsed, classes)
-
-  index = convert(zlib.decompress(texts.read('Rdata.rdx'), wbits=47))
-  start, size = map(int, index['variables'][name])
+  """A data frame of R's lazy-load database, Rdata.rdx and Rdata.rdb."""
+  start, size = map(int, _places(texts)[name])
   # A big-endian length, and a letter where it is not zlib's.
   data = texts.read('Rdata.rdb')[start + 4 : start + size]
   if data[:1] == b'2':
@@ -67,4 +51,25 @@ def _table(texts, name):
     data = lzma.decompress(data[1:], lzma.FORMAT_RAW, filters=filters)
   else:
     data = zlib.decompress(data)
-  return convert(data)
+  return _convert(data)
+
+
+def _places(texts):
+  """{name: (start, size)} of what is in the database."""
+  index = zlib.decompress(texts.read('Rdata.rdx'), wbits=47)
+  return _convert(index)['variables']
+
+
+def _convert(data):
+  """An object of R as pandas and NumPy have it."""
+  try:
+    import rdata
+  except ImportError as e:
+    raise errors.DataError(
+      "rdata is not installed, which reads R's files",
+      fix="pip install 't5x_lite[tasks]'",
+    ) from e
+  classes = dict(rdata.conversion.DEFAULT_CLASS_MAP)
+  classes['tbl_df'] = classes['data.frame']
+  parsed = rdata.parser.parse_data(data, extension='.rds')
+  return rdata.conversion.convert(parsed, classes)
