@@ -49,6 +49,7 @@ setuptools.setup(
     'gin-config>=0.5,<0.6',
     'seqio>=0.0.20,<0.1',
     'tensorflow-datasets>=4.9.10,<5',
+    'importlib_resources>=6.5',  # it prepares datasets with this, undeclared
     'sentencepiece>=0.2.3,<0.3',
     'protobuf>=7.36,<8',
     'array_record>=0.8.6,<0.9',

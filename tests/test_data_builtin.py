@@ -16,9 +16,10 @@ from t5x_lite import errors
 from t5x_lite import specs
 from t5x_lite.data import builtin
 from t5x_lite.data import definitions
-from t5x_lite.data import pairs
+from t5x_lite.data import seqio_vocabulary
 from t5x_lite.data import tasks
 from t5x_lite.data import vocabularies
+from tests import tiny
 from tests import topic_tasks
 
 BYTES = vocabularies.Bytes(extra_ids=100)
@@ -105,6 +106,20 @@ def test_what_is_read_is_tokens_of_the_runs_vocabulary():
       assert example[side].tolist() == ids
       assert example[f'{side}_pretokenized'].decode() == row[side]
   assert task.predicts and task.cut == 9
+
+
+@pytest.mark.parametrize('split', ['train', 'empty'])
+def test_without_tensorflow_the_same_is_read(split, monkeypatch):
+  monkeypatch.setattr(builtin, '_ROWS', 7)
+  task = tasks.find('name_topics', 'here', BYTES)
+  wanted = task.get_dataset(split=split, shuffle=False).as_numpy_iterator()
+  for mine, own in zip(builtin.examples(task, split), wanted, strict=True):
+    assert mine.keys() == own.keys()
+    for name, value in own.items():
+      assert type(mine[name]) is type(value)
+      np.testing.assert_array_equal(mine[name], value)
+      if isinstance(value, np.ndarray):
+        assert mine[name].dtype == value.dtype
 
 
 def predicted(texts):
@@ -209,38 +224,58 @@ def test_readers_that_go_wrong(rows, message, monkeypatch):
     load('name_topics')
 
 
-def test_it_trains_and_its_store_knows_what_it_is_made_of():
-  def origin(**changes):
-    found = builtin.package('supervised').DEFINITIONS
-    found['name_topics'] = functools.partial(define, **changes)
-    seqio.TaskRegistry.remove('name_topics')
-    spec = specs.Data(task='name_topics', lengths=LENGTHS)
-    return pairs.Task(spec, BYTES)
+def redefine(**changes):
+  """Another task by the name of name_topics."""
+  made = functools.partial(define, **changes)
+  builtin.package('supervised').DEFINITIONS['name_topics'] = made
+  seqio.TaskRegistry.remove('name_topics')
 
-  found = origin()
-  rows = [
-    [side.tolist() for side in pair]
-    for split, pair in found.examples(data.sources.Report())
-    if split == 'train'
-  ]
-  wanted = [
-    [[*BYTES.encode(x[side]), 1] for side in ('inputs', 'targets')]
-    for x in read('train')
-  ]
-  assert rows == wanted
-  same = json.dumps(found.identity())
-  assert same == json.dumps(origin().identity())
-  assert 'manual' in same and 'test_data_builtin' in same
-  assert same != json.dumps(origin(identity=lambda: {'manual': 2}).identity())
+
+def a_run():
+  lengths = {'inputs': 64, 'targets': 32}
+  return tiny.run(
+    model=tiny.transformer(vocab_size=384),
+    objective=specs.Supervised(),
+    data=specs.Data(task='name_topics', lengths=lengths),
+  )
+
+
+def test_it_is_stored_and_read():
+  run = a_run()
+  origin = data.origin(run, BYTES)
+  store = data.open_or_build(run.data, BYTES, None, origin)
+  for split in ('train', 'validation'):
+    found = data.examples(run, store, BYTES, split)
+    wanted = list(read(split))
+    assert found.num_examples == len(wanted)
+    batch = next(found.evaluation(len(wanted)))
+    for stack, side in (
+      ('encoder_input', 'inputs'),
+      ('decoder_target', 'targets'),
+    ):
+      rows = batch[f'{stack}_tokens']
+      texts = [BYTES.decode(row[row > 1]) for row in rows]
+      assert texts == [x[side] for x in wanted]
+
+
+def test_another_source_or_other_code_is_another_store():
+  def identity(**changes):
+    redefine(**changes)
+    return json.dumps(data.origin(a_run(), BYTES).identity())
+
+  first = identity()
+  assert 'manual' in first and 'test_data_builtin' in first
+  assert first == identity() != identity(identity=lambda: {'manual': 2})
+  assert first != identity(read=functools.partial(read, broken=3))
 
 
 def test_the_wrapped_vocabulary_is_the_same_in_tensorflow():
   for own in (BYTES, vocabularies.Bytes(extra_ids=0)):
-    wrapped = builtin.wrapped(own)
+    wrapped = seqio_vocabulary.wrapped(own)
     assert (
       wrapped
-      == builtin.wrapped(own)
-      != builtin.wrapped(vocabularies.Bytes(extra_ids=3))
+      == seqio_vocabulary.wrapped(own)
+      != seqio_vocabulary.wrapped(vocabularies.Bytes(extra_ids=3))
     )
     assert wrapped.vocab_size == own.size
     for text in ('', 'nul\0', 'b\u00e9e <extra_id_0> \U0001f600', 'x' * 3000):

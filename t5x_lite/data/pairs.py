@@ -17,6 +17,7 @@ from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.data import builtin
 from t5x_lite.data import corpora
+from t5x_lite.data import seqio_vocabulary
 from t5x_lite.data import sources
 from t5x_lite.data import tasks
 
@@ -108,7 +109,7 @@ class Task:
         got=data.task,
         expected='a task',
       )
-    tasks.check_features(task, vocabulary)
+    seqio_vocabulary.check(task, vocabulary)
     there = tasks.splits(task)
     if 'train' not in there:
       raise errors.ConfigError(
