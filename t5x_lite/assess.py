@@ -95,8 +95,8 @@ def _measures(run, model, mesh, changes, examples, batch_size, workdir, say):
   if batch_size is not None:
     run = dataclasses.replace(run, batch_size=batch_size, microbatches=1)
   vocabulary = data.load_vocabulary(run.data)
-  store = fit.open_store(run, vocabulary, say)
-  made = measures.Measures(run, model, store, vocabulary, mesh, examples, say)
+  stores = fit.open_stores(run, vocabulary, say)
+  made = measures.Measures(run, model, stores, vocabulary, mesh, examples, say)
   if not made.names:
     raise errors.DataError(
       'nothing to measure',

@@ -18,7 +18,7 @@ from t5x_lite import objects
 from t5x_lite import processes
 from t5x_lite import values
 
-TAKES_RECIPE = ('train', 'vocab', 'inspect')
+TAKES_RECIPE = ('train', 'vocab', 'cache', 'inspect')
 TAKES_PROCESSES = ('train', 'evaluate', 'infer')
 
 TASK_MODULE = {
@@ -42,6 +42,10 @@ The same command goes on where a stopped run left off.""",
   'vocab': """t5x_lite vocab --corpus=my.txt --size=8000 --output=my.model
   t5x_lite train --corpus=my.txt --workdir=runs/mine \\
     --gin.Data.vocabulary=my.model --gin.Transformer.vocab_size=8064""",
+  'cache': """t5x_lite cache --gin_file=t5/bytes --corpus='books/*.txt'
+  t5x_lite cache --gin_file=my.gin --beam_runner=DirectRunner \\
+    --direct_running_mode=multi_processing --direct_num_workers=4
+Stopped, the same command goes on. Training does it, too, when it must.""",
   'inspect': 't5x_lite inspect --gin_file=t5/bytes --corpus=my.txt --rows=2',
   'launch': 't5x_lite launch local --processes=2 --devices=4 \\\n'
   '    train --corpus=my.txt --workdir=runs/mine',
@@ -211,6 +215,15 @@ def make_parser():
   )
   add('--kind', choices=('unigram', 'bpe'), default='unigram', help='algorithm')
 
+  add = command('cache', 'tokenises what a run learns from, once')
+  add('--task_module', **TASK_MODULE)
+  add('--workers', **number, help='processes; default: a core each')
+  add(
+    '--beam_runner',
+    metavar='NAME',
+    help='make it on Apache Beam; further options are passed on to it',
+  )
+
   add = command('inspect', 'shows a batch as a person would read it')
   add('--rows', type=values.positive, default=2, help='how many examples')
   add('--position', type=values.natural, default=0, help='the first example')
@@ -302,6 +315,8 @@ def parse(argv, launch=True):
         got=f'--gin.{binding}',
         expected='--gin.NAME=VALUE',
       )
+  if unknown and getattr(options, 'beam_runner', None):
+    options.beam, unknown = unknown, []
   if unknown:
     raise errors.ConfigError(
       f'{options.command} has no such option',

@@ -9,6 +9,7 @@ import jax
 import t5x_lite
 from t5x_lite import assess
 from t5x_lite import bulk
+from t5x_lite import caching
 from t5x_lite import config
 from t5x_lite import data
 from t5x_lite import decoding_options
@@ -246,13 +247,25 @@ def vocab(options):
   )
 
 
+def cache(options):
+  """Makes the stores of a run."""
+  run = load(options)
+  data.tasks.import_modules(options.task_module, print)
+  runner = None
+  if options.beam_runner:
+    from t5x_lite.data import beam  # an extra
+
+    runner = beam.runner(options.beam_runner, getattr(options, 'beam', ()))
+  caching.run(run, options.workers, runner)
+
+
 def inspect(options):
   """Prints a few examples."""
   run = load(options)
   vocabulary = data.load_vocabulary(run.data)
   data.check(run, vocabulary)
-  store = fitting.open_store(run, vocabulary, print)
-  batches = data.examples(run, store, vocabulary, options.split)
+  stores = fitting.open_stores(run, vocabulary, print)
+  batches = data.Batches(run, stores, vocabulary, options.split)
   show.batch(batches.at(options.position, options.rows), vocabulary)
 
 

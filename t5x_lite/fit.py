@@ -24,28 +24,43 @@ from t5x_lite import train
 from t5x_lite import watching
 
 
-def open_store(run, vocabulary, say):
-  """The tokenised corpus of a run, made if there is none; says how far it is.
+def open_stores(run, vocabulary, say, count=None, runner=None):
+  """The tokenised parts of a run's data, made if there are none.
 
   Args:
     run: specs.Run.
     vocabulary: its vocabulary.
-    say: prints a line.
+    say: prints a line; told how far it is.
+    count: processes that make them, and
+    runner: what makes them do it, as of data.open_or_build.
+
+  Returns:
+    {part: data.Store}.
   """
-  name = run.data.corpus or run.data.task
+  return {
+    name: _open_store(name, part, vocabulary, say, count, runner)
+    for name, part in data.parts(run, vocabulary).items()
+  }
+
+
+def _open_store(name, run, vocabulary, say, count, runner):
   next_line = time.monotonic()
   built = False
 
-  def progress(tokens, share):
+  def progress(found):
     nonlocal next_line, built
     built = True
     if time.monotonic() >= next_line:
       next_line = time.monotonic() + 5
-      part = '' if share is None else f' ({share:.0%} of {name})'
-      say(f'tokenising: {tokens:,} tokens{part}')
+      say(f'tokenising {name}: {found}')
 
   store = data.open_or_build(
-    run.data, vocabulary, progress, data.origin(run, vocabulary)
+    run.data,
+    vocabulary,
+    progress,
+    data.origin(run, vocabulary),
+    count,
+    runner,
   )
   if built:
     say(f'tokenised {name} into {store.folder}')
@@ -161,8 +176,8 @@ def fit(
       # On the way back from a checkpoint of its own, no other counts.
       fresh = begin is None and run.start_from is not None
       start = pretrained.Pretrained(run, program.model) if fresh else None
-      store = open_store(run, vocabulary, say)
-      batches = data.examples(run, store, vocabulary, 'train')
+      stores = open_stores(run, vocabulary, say)
+      batches = data.Batches(run, stores, vocabulary, 'train')
       for note in batches.notes():
         say(note)
       processes.same('corpus or vocabulary', batches.fingerprint)
@@ -182,7 +197,7 @@ def fit(
       measures = measuring.Measures(
         run,
         program.model,
-        store,
+        stores,
         vocabulary,
         mesh,
         run.evaluation.examples,

@@ -16,13 +16,13 @@ class Measures:
     mixtures: {name: names of its tasks}; of these, means are taken.
   """
 
-  def __init__(self, run, model, store, vocabulary, mesh, limit, say):
+  def __init__(self, run, model, stores, vocabulary, mesh, limit, say):
     """Reads the tasks; allocates nothing on a device.
 
     Args:
       run: specs.Run.
       model: models.Model.
-      store: of its corpus, or None.
+      stores: {part: data.Store}.
       vocabulary: its vocabulary.
       mesh: of the parameters.
       limit: at most so many examples of each, or None.
@@ -40,9 +40,9 @@ class Measures:
       model, tasks, vocabulary, mesh, run.batch_size, self._decoding
     )
     self.names, self._held_out = list(self._tasks), None
-    if store is not None and store.has('validation'):
+    if any(store.has(HELD_OUT) for store in stores.values()):
       self.names = [HELD_OUT, *self.names]
-      batches = data.examples(run, store, vocabulary, 'validation')
+      batches = data.Batches(run, stores, vocabulary, HELD_OUT)
       self._held_out = evaluate.HeldOut(
         model, batches, vocabulary, mesh, run.batch_size
       )

@@ -48,7 +48,7 @@ def run(workdir, recipe, say=print):
   if code:
     return code
   predictor = infer.Predictor(workdir)
-  store = fit.open_store(spec, predictor.vocabulary, say)
+  [store] = fit.open_stores(spec, predictor.vocabulary, say).values()
   after = assess.saved(workdir, say=say)[predictor.step][measures.HELD_OUT]
   console = rich_console.Console()
   show_blanks(predictor, store, console)

@@ -79,7 +79,7 @@ def examples(run, split='train'):
   store = data.open_or_build(
     run.data, VOCABULARY, None, data.origin(run, VOCABULARY)
   )
-  return data.examples(run, store, VOCABULARY, split)
+  return data.Batches(run, {run.data.corpus: store}, VOCABULARY, split)
 
 
 # -- rows ---------------------------------------------------------------------

@@ -49,7 +49,9 @@ def made(tmp_path_factory):
 
 
 def batches(made, split='train', **changes):
-  return batches_lib.Batches(run(**changes), made, VOCABULARY, split)
+  return batches_lib.Batches(
+    run(**changes), {run().data.corpus: made}, VOCABULARY, split
+  )
 
 
 def rows(batch):
@@ -399,7 +401,9 @@ def test_widths_are_those_of_the_batches(made):
     ):
       data = specs.Data(corpus='none', lengths=lengths, extra_ids=20)
       spec = run(model=model, objective=objective, data=data)
-      batch = batches_lib.Batches(spec, made, VOCABULARY, 'train').at(0, 2)
+      batch = batches_lib.Batches(
+        spec, {spec.data.corpus: made}, VOCABULARY, 'train'
+      ).at(0, 2)
       assert batches_lib.widths(spec) == {
         side: batch[f'{side}_segment_ids'].shape[1]
         for side in ('encoder', 'decoder')

@@ -15,7 +15,7 @@ END = VOCABULARY.eos_id
 
 def made(folder, texts, monkeypatch, block):
   """The tokens of documents, in records of `block` numbers."""
-  monkeypatch.setattr(arrays, '_BLOCK', block)
+  monkeypatch.setattr(arrays, 'BLOCK', block)
   building.write(
     folder,
     [('train', text) for text in texts],

@@ -59,7 +59,8 @@ def store(run):
 
 
 def examples(run, split='train'):
-  return data.examples(run, store(run), VOCABULARY, split)
+  stores = {run.data.corpus or run.data.task: store(run)}
+  return data.Batches(run, stores, VOCABULARY, split)
 
 
 def rows(batch):
@@ -114,10 +115,8 @@ def test_the_batch_is_that_of_teacher_forcing(tmp_path):
 @pytest.mark.parametrize('mask', ['causal', 'prefix'])
 def test_a_decoder_alone_reads_inputs_and_targets_in_one_row(tmp_path, mask):
   run = a_run(corpus=write(tmp_path))
-  found = examples(run)
-  stack = types.SimpleNamespace(encoder_layers=0, decoder_layers=2, mask=mask)
-  found._run = types.SimpleNamespace(model=stack, objective=run.objective)
-  found._width = 18
+  model = tiny.transformer(encoder_layers=0, mask=mask, vocab_size=384)
+  found = examples(tiny.replace(run, model=model))
   batch = next(found.evaluation(8))
   first = {name: x[0].tolist() for name, x in batch.items()}
   text = [*ids('one'), EOS, *ids('eins'), EOS]
@@ -229,7 +228,7 @@ def test_wrong_corpora(tmp_path):
 @pytest.mark.parametrize(
   'fields, what',
   [
-    ({}, 'neither Data.corpus nor Data.task is set'),
+    ({}, 'none of Data.corpus, Data.task and Data.mixture is set'),
     ({'corpus': 'a', 'task': 'b'}, 'Data.corpus and Data.task are both set'),
     ({'corpus': 'a', 'pair': ('x',)}, 'wrong value for Data.pair'),
     ({'task': 'a', 'prefix': 'b: '}, 'Data.prefix is of a corpus'),

@@ -14,10 +14,11 @@ from t5x_lite import specs
 from t5x_lite import storage
 from t5x_lite.data import arrays
 from t5x_lite.data import building
+from t5x_lite.data import making
 from t5x_lite.data import store
 from t5x_lite.data import vocabularies
 
-READ = {'bad_lines': 0, 'blank': 0, 'first_bad': None}
+READ = {'bad_lines': 0, 'blank': 0, 'first_bad': None, 'cut': 0}
 BYTES = vocabularies.Bytes(extra_ids=0)
 
 
@@ -41,9 +42,9 @@ def write(folder, documents, vocabulary=BYTES):
 @pytest.fixture
 def small(monkeypatch):
   """Blocks of 7 and shards of about 30 numbers, tokenised by 50 characters."""
-  monkeypatch.setattr(arrays, '_BLOCK', 7)
+  monkeypatch.setattr(arrays, 'BLOCK', 7)
   monkeypatch.setattr(arrays, '_SHARD', 30)
-  monkeypatch.setattr(building, '_BATCH', 50)
+  monkeypatch.setattr(making, '_BATCH', 50)
 
 
 def documents(count, split='train'):
@@ -184,9 +185,9 @@ def test_a_flipped_bit_never_reads_as_a_token(small, tmp_path):
   'text, match',
   [
     ('', 'damaged'),
-    ('{"format": 1}', 'damaged'),
+    ('{"format": 2}', 'damaged'),
     ('[]', 'damaged'),
-    ('{"format": 2}', 'of another format .* got 2, expected 1'),
+    ('{"format": 1}', 'of another format .* got 1, expected 2'),
   ],
 )
 def test_a_broken_manifest_is_refused(tmp_path, text, match):
@@ -231,15 +232,14 @@ def data(corpus, **fields):
 def test_t5x_923_a_store_is_made_by_the_first_run_and_once(corpus, monkeypatch):
   """t5x#923: pretraining died, as nobody had made its cache."""
   seen = []
-  made = building.open_or_build(
-    data(corpus), BYTES, lambda *progress: seen.append(progress)
-  )
+  made = building.open_or_build(data(corpus), BYTES, seen.append)
   assert made.folder.name == f'corpus-{made.fingerprint[:16]}'
   total = sum(made.split(s).num_tokens for s in ('train', 'validation'))
-  assert seen[-1] == (total, 1.0)
+  assert seen[-1][:4] == (total, 1.0, 1, 1)
+  assert str(seen[-1]) == f'{total:,} tokens, 100%, 0:00 left'
   assert made.split('train').num_documents > 170
   assert made.notes() == []
-  monkeypatch.setattr(building, 'write', None)
+  monkeypatch.setattr(building, '_Build', None)
   again = building.open_or_build(data(corpus), BYTES)
   assert again.manifest == made.manifest
   assert os.listdir(corpus.parent / 'st') == [made.folder.name]
@@ -282,7 +282,7 @@ def test_levanter_633_a_store_of_something_else_is_refused(corpus):
 
 
 def test_a_corpus_that_changes_while_it_is_read_is_refused(corpus):
-  def grow(tokens, share):
+  def grow(progress):
     with open(corpus, 'a') as f:
       f.write('more\n')
 
@@ -296,7 +296,7 @@ def test_the_faster_of_two_machines_wins(corpus, monkeypatch):
     building.storage, 'lock', lambda *_, **__: contextlib.nullcontext()
   )
 
-  def overtake(tokens, share):
+  def overtake(progress):
     if not any((corpus.parent / 'st').glob('corpus*')):
       building.open_or_build(data(corpus), BYTES)
 
@@ -310,14 +310,16 @@ def test_processes_of_one_machine_build_once(corpus):
   built = []
 
   def build():
-    building.open_or_build(data(corpus), BYTES, lambda *_: built.append(1))
+    building.open_or_build(
+      data(corpus), BYTES, lambda _: built.append(threading.get_ident())
+    )
 
   threads = [threading.Thread(target=build) for _ in range(4)]
   for thread in threads:
     thread.start()
   for thread in threads:
     thread.join()
-  assert len(built) == 1
+  assert len(set(built)) == 1
 
 
 def test_a_killed_build_is_never_used(corpus):
@@ -325,33 +327,38 @@ def test_a_killed_build_is_never_used(corpus):
 import os, signal
 from t5x_lite import specs
 from t5x_lite.data import building, vocabularies
-building._BATCH = 500
-building.corpora.documents = lambda *_: 9 * [('train', 400 * 'a')]
 data = specs.Data(corpus={str(corpus)!r}, lengths={{'inputs': 24}},
                   store={str(corpus.parent / 'st')!r})
 building.open_or_build(data, vocabularies.Bytes(0),
-                       lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+                       lambda _: os.kill(os.getpid(), signal.SIGKILL))
 """
   killed = subprocess.run([sys.executable, '-c', code], check=False)
   assert killed.returncode == -signal.SIGKILL
   [left] = os.listdir(corpus.parent / 'st')
-  assert left.startswith('.corpus-')
+  assert left.startswith('.corpus-') and '.parts-' in left
   made = building.open_or_build(data(corpus), BYTES)
   made.verify()
-  # What it left is deleted a day later, by the next to build the same.
-  scratch = corpus.parent / 'st' / left
-  os.utime(scratch, (0, 0))
-  made.folder.rename(corpus.parent / 'old')
-  made = building.open_or_build(data(corpus), BYTES)
   assert os.listdir(corpus.parent / 'st') == [made.folder.name]
 
 
+def test_what_a_killed_build_left_is_deleted_in_time(corpus):
+  made = building.open_or_build(data(corpus), BYTES)
+  old, new = (made.folder.parent / f'.{made.folder.name}.{x}' for x in 'ab')
+  for left in (old, new):
+    (left / 'train').mkdir(parents=True)
+  os.utime(old, (0, 0))
+  made.folder.rename(corpus.parent / 'old')
+  made = building.open_or_build(data(corpus), BYTES)
+  found = sorted(os.listdir(corpus.parent / 'st'))
+  assert found == sorted([made.folder.name, new.name])
+
+
 def test_a_full_disk_is_told_and_leaves_nothing(corpus):
+  corpus.write_text(9 * (400_000 * 'a' + '\n'))
   code = f"""
 import resource
 from t5x_lite import errors, specs
 from t5x_lite.data import building, vocabularies
-building.corpora.documents = lambda *_: 9 * [('train', 400_000 * 'a')]
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
 data = specs.Data(corpus={str(corpus)!r}, lengths={{'inputs': 24}},
                   store={str(corpus.parent / 'st')!r})
@@ -387,7 +394,11 @@ print('tensorflow' in sys.modules, 'seqio' in sys.modules)
 
 def test_notes_tell_what_was_met(tmp_path):
   made = write(tmp_path / 's', [('train', '2 2 5')], Wide())
-  made.manifest['read'] = {'bad_lines': 1, 'blank': 2, 'first_bad': 'a:3:4'}
+  made.manifest['read'] = READ | {
+    'bad_lines': 1,
+    'blank': 2,
+    'first_bad': 'a:3:4',
+  }
   bad, blank, unknown = made.notes()
   assert 'a:3:4' in bad and '2 blank' in blank and '67%' in unknown
   json.dumps(made.manifest)

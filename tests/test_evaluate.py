@@ -41,7 +41,9 @@ def batches(tmp_path_factory):
         VOCABULARY,
         lambda: {'fingerprint': 'f'},
       )
-    found = data.Batches(RUN, data.Store(path), VOCABULARY, 'validation')
+    found = data.Batches(
+      RUN, {RUN.data.corpus: data.Store(path)}, VOCABULARY, 'validation'
+    )
     assert found.num_examples == count
     return found
 

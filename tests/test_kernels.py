@@ -556,13 +556,13 @@ def test_a_run_says_what_computes_attention():
 def test_evaluation_elsewhere_takes_what_there_is():
   """A model trained by a fused kernel is not tied to its platform."""
   model = build('lm', attention='fused', dropout=0.0)
-  fused, plain = (
+  fused, auto = (
     jax.jit(models.build(tiny.replace(model.spec, attention=kind)).apply)(
       tiny.params(model), batch_of(model)
     )
-    for kind in ('fused', 'plain')
+    for kind in ('fused', 'auto')
   )
-  np.testing.assert_array_equal(fused, plain)
+  np.testing.assert_array_equal(fused, auto)
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])

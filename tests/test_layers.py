@@ -22,7 +22,7 @@ measures results
 infer train show scores
 loop pretrained
 fit bulk
-assess
+assess caching
 quickstart launch
 commands
 cli
@@ -35,6 +35,8 @@ HOMES = {  # who alone may import what
   'tensorflow': ['data.sources'],
   'seqio': ['data.sources', 'tasks'],
   'orbax': ['checkpoints'],
+  'apache_beam': ['data.beam'],
+  'pyarrow': ['data.formats'],
 }
 UNSAFE_MODULES = {'pickle', 'marshal', 'shelve', 'dill', 'cloudpickle'}
 UNSAFE_BUILTINS = {'eval', 'exec', 'compile', '__import__'}

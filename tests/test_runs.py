@@ -403,9 +403,9 @@ def test_nanot5_11_21_27_a_text_file_is_all_that_it_takes(corpus, tmp_path):
   mesh = partitioning.make_mesh(run.mesh)
   train_lib.Program.build(run, mesh)
   vocabulary = data.load_vocabulary(run.data)
-  store = data.open_or_build(run.data, vocabulary)
+  stores = {run.data.corpus: data.open_or_build(run.data, vocabulary)}
   for split in ('train', 'validation'):
-    assert data.Batches(run, store, vocabulary, split).num_examples > 10
+    assert data.Batches(run, stores, vocabulary, split).num_examples > 10
 
 
 # -- the other commands -------------------------------------------------------

@@ -9,6 +9,8 @@ A module here offers, for its objective:
     example;
   feature_lengths(objective, lengths): tokens of each feature, given or not;
   joint_length(objective, lengths): most tokens of inputs and targets together;
+  sizes(objective, lengths_J, vocabulary): the most tokens of inputs, of targets
+    and of both that texts of these lengths become, int [J, 3];
   examples(objective, tokens_BL, lengths_B, draw, vocabulary, lengths): rows of
     inputs int32 [B, L], their lengths [B], targets int32 [B, K], their lengths
     [B], where lengths are those of `feature_lengths` and draw(n) is uint32

@@ -26,6 +26,12 @@ def feature_lengths(objective, lengths):
   return dict(lengths)
 
 
+def sizes(objective, lengths_J, vocabulary):
+  """Tokens that texts of these lengths become; see `corruptions`."""
+  del objective, vocabulary
+  return np.column_stack([np.zeros_like(lengths_J), lengths_J, lengths_J])
+
+
 def joint_length(objective, lengths):
   """Most tokens of an example."""
   del objective

@@ -81,6 +81,17 @@ def feature_lengths(objective, lengths):
   return dict(lengths)
 
 
+def sizes(objective, lengths_J, vocabulary):
+  """Most tokens that texts become, whichever member is drawn."""
+  found = []
+  for member in objective.members:
+    module = MEMBERS[type(member.objective)]
+    size_J3 = module.sizes(member.objective, lengths_J, vocabulary)
+    mode = len(_mode(member.mode, vocabulary))
+    found.append(size_J3 + np.array([mode, 0, mode]))
+  return np.max(found, axis=0)
+
+
 def joint_length(objective, lengths):
   """Most tokens of inputs and targets together."""
   del objective

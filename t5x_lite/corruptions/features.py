@@ -116,3 +116,39 @@ def of_stack(model, rows, start_id, width=None):
   if model.encoder_layers:
     return encoder_decoder(*rows, start_id)
   return decoder_only(*rows, start_id, model.mask == 'prefix', width)
+
+
+def pack(batch, row_J, widths):
+  """A batch of several examples a row, which do not see each other.
+
+  Segments of a row are numbered from 1, as its examples stand; positions start
+  again in each.
+
+  Args:
+    batch: the batch contract, of an example a row.
+    row_J: the row that each example goes to, in rising order from 0.
+    widths: tokens of a row of each stack, 'encoder' and 'decoder', enough for
+      all that goes there.
+
+  Returns:
+    As `batch`, with zeros where nothing is.
+  """
+  rows = int(row_J[-1]) + 1
+  first_J = np.searchsorted(row_J, row_J)  # the first example of its row
+  packed = {}
+  for side, width in widths.items():
+    here_JL = batch[f'{side}_segment_ids'] > 0
+    length_J = here_JL.sum(1)
+    before_J = np.cumsum(length_J) - length_J  # tokens of all examples before
+    start_J = before_J - before_J[first_J]
+    to_T = np.repeat(row_J * width + start_J - before_J, length_J)
+    to_T += np.arange(len(to_T))
+    for name, x_JL in batch.items():
+      if name.startswith(side):
+        flat = np.zeros(rows * width, x_JL.dtype)
+        if name.endswith('_segment_ids'):
+          flat[to_T] = np.repeat(np.arange(len(row_J)) - first_J + 1, length_J)
+        else:
+          flat[to_T] = x_JL[here_JL]
+        packed[name] = flat.reshape(rows, width)
+  return packed

@@ -57,6 +57,16 @@ def feature_lengths(objective, lengths):
   return {'targets': targets_length(objective, length)} | lengths
 
 
+def sizes(objective, lengths_J, vocabulary):
+  """Most tokens that texts of these lengths become; see `corruptions`."""
+  del vocabulary
+  inputs_J = targets_J = lengths_J
+  if objective.density:
+    targets_J = _said(lengths_J, objective.density) + 1
+    inputs_J = lengths_J + 2 - targets_J
+  return np.column_stack([inputs_J, targets_J, lengths_J + 2])
+
+
 def joint_length(objective, lengths):
   """Most tokens of inputs and targets together."""
   return raw_length(objective, lengths) + 2

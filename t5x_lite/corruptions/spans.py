@@ -93,8 +93,13 @@ def noise_spans(lengths_B, density, mean_span, draw):
   visible_B = lengths_B - noise_B
   slots = noise_B.max() - 1, visible_B.max() - 1
   words_BS = draw(sum(slots))
-  noise_BK = _random_cuts(noise_B, spans_B, words_BS[:, : slots[0]])
-  visible_BK = _random_cuts(visible_B, spans_B, words_BS[:, slots[0] :])
+  noise_BS, visible_BS = words_BS[:, : slots[0]], words_BS[:, slots[0] :]
+  if (noise_B < noise_B.max()).any():
+    # Each row has its visible words behind its own noise, whatever is beside.
+    places_BS = np.arange(slots[1]) + noise_B[:, None] - 1
+    visible_BS = np.take_along_axis(words_BS, places_BS, axis=1)
+  noise_BK = _random_cuts(noise_B, spans_B, noise_BS)
+  visible_BK = _random_cuts(visible_B, spans_B, visible_BS)
   before_BK = np.pad(noise_BK, ((0, 0), (1, 0)))[:, :-1]
   return visible_BK + before_BK, visible_BK + noise_BK
 
@@ -234,6 +239,17 @@ def joint_length(objective, lengths):
   length = raw_length(objective, lengths)
   _, spans = span_counts(length, objective.density, objective.mean_span)
   return int(length + 2 * spans) + 2
+
+
+def sizes(objective, lengths_J, vocabulary):
+  """Tokens that texts of these lengths become; see `corruptions`."""
+  del vocabulary
+  noise_J, spans_J = span_counts(
+    lengths_J, objective.density, objective.mean_span
+  )
+  targets_J = noise_J + spans_J + 1
+  inputs_J = lengths_J - noise_J + spans_J + 1
+  return np.column_stack([inputs_J, targets_J, inputs_J + targets_J])
 
 
 def raw_length(objective, lengths, vocabulary=None):

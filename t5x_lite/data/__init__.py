@@ -1,8 +1,10 @@
 """From corpora to batches.
 
 A corpus (corpora, sources), or pairs of inputs and targets (pairs), are read
-once, tokenised (vocabularies) and stored (building, store); a data position is
-then a batch (order, batches).
+once, tokenised (vocabularies) and stored (building, store, arrays). Examples of
+a store (units, ending) stand in rows, one or several (rows, packing, index), in
+an order for each epoch (order); rows of several stores are mixed (mixtures,
+mixing). So a data position is a batch (batches).
 """
 
 from t5x_lite.data import corpora
@@ -11,12 +13,12 @@ from t5x_lite.data import tasks
 from t5x_lite.data import vocabulary_training
 from t5x_lite.data.batches import Batches
 from t5x_lite.data.batches import check
-from t5x_lite.data.batches import examples
 from t5x_lite.data.batches import feature_lengths
 from t5x_lite.data.batches import prefetch
 from t5x_lite.data.batches import widths
 from t5x_lite.data.building import open_or_build
 from t5x_lite.data.corpora import documents
+from t5x_lite.data.mixtures import parts
 from t5x_lite.data.pairs import origin
 from t5x_lite.data.store import Store
 from t5x_lite.data.vocabularies import Vocabulary
@@ -28,11 +30,11 @@ __all__ = [
   'Vocabulary',
   'check',
   'documents',
-  'examples',
   'feature_lengths',
   'load_vocabulary',
   'open_or_build',
   'origin',
+  'parts',
   'prefetch',
   'tasks',
   'train_vocabulary',
@@ -44,7 +46,7 @@ def train_vocabulary(run, path, size, **options):
   """Trains a SentencePiece vocabulary on what a corpus trains on.
 
   Args:
-    run: specs.Run; its corpus and its held-out share count.
+    run: specs.Run; its corpora and their held-out share count.
     path: where the .model goes.
     size: ids altogether, sentinels included.
     **options: as `vocabulary_training.train_sentencepiece`.
@@ -52,11 +54,14 @@ def train_vocabulary(run, path, size, **options):
   Returns:
     The Vocabulary.
   """
-  texts = (
-    pairs.texts(run)
-    if pairs.learns(run)
-    else (
-      text for split, text in corpora.documents(run.data) if split == 'train'
-    )
-  )
-  return vocabulary_training.train_sentencepiece(texts, size, path, **options)
+
+  def texts():
+    for part in parts(run).values():
+      if pairs.learns(part):
+        yield from pairs.texts(part)
+        continue
+      for split, text in corpora.documents(part.data):
+        if split == 'train':
+          yield text
+
+  return vocabulary_training.train_sentencepiece(texts(), size, path, **options)

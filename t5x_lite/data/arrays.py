@@ -5,9 +5,11 @@ only the last record of a shard may be shorter.
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
+import resource
 import threading
 
 from array_record.python import array_record_module
@@ -15,10 +17,23 @@ import numpy as np
 
 from t5x_lite import errors
 
-_BLOCK = 4096  # numbers in a record
+BLOCK = 4096  # numbers in a record
 _SHARD = 1 << 26  # numbers in a shard
 _OPTIONS = 'group_size:1,uncompressed'  # each record is read alone
 _READ = 'readahead_buffer_size:0'
+
+
+@functools.cache
+def _open_files():
+  """How many files may be open, once as many are allowed as can be."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+  most = 1 << 16
+  wanted = most if hard == resource.RLIM_INFINITY else min(hard, most)
+  if soft != resource.RLIM_INFINITY and soft < wanted:
+    with contextlib.suppress(OSError, ValueError):
+      resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+      soft = wanted
+  return most if soft == resource.RLIM_INFINITY else soft
 
 
 def sha256(path):
@@ -35,7 +50,11 @@ class Array:
   """
 
   def __init__(self, folder, entry):
-    """Opens an array by its part of the manifest; checks the files' sizes."""
+    """Opens an array by its part of the manifest; checks the files' sizes.
+
+    A shard may say what to `add` to its numbers, so that places in a part of a
+    corpus are places in the whole.
+    """
     self._folder, self._shards = folder, entry['shards']
     self._dtype, self.block = np.dtype(entry['dtype']), entry['block']
     lengths = [shard['length'] for shard in self._shards]
@@ -85,19 +104,24 @@ class Array:
         ):
           blocks[shard, record] = block
     for row, to, shard, record, offset, size in pieces:
-      out_BL[row, to : to + size] = np.frombuffer(
+      numbers = np.frombuffer(
         blocks[shard, record], self._dtype, size, offset * self._dtype.itemsize
       )
+      if added := self._shards[shard].get('add'):
+        numbers = numbers + added
+      out_BL[row, to : to + size] = numbers
     return out_BL
 
   def _records(self, shard, records):
     path = self._folder / self._shards[shard]['file']
     try:
-      if shard not in self._readers:
-        self._readers[shard] = array_record_module.ArrayRecordReader(
-          str(path), options=_READ
-        )
-      blocks = self._readers[shard].read(records)
+      reader = self._readers.pop(shard, None)
+      if reader is None:
+        if len(self._readers) >= _open_files() // 8:
+          self._readers.pop(next(iter(self._readers))).close()
+        reader = array_record_module.ArrayRecordReader(str(path), options=_READ)
+      self._readers[shard] = reader  # the last in use stands last
+      blocks = reader.read(records)
       if len(blocks) != len(records):
         raise ValueError(f'{len(blocks)} of {len(records)} records')
     except (IndexError, RuntimeError, ValueError) as e:
@@ -153,8 +177,8 @@ class ArrayWriter:
     """Adds an array of numbers."""
     self._pending.append(values.astype(self._dtype))
     self._held += len(values)
-    if self._held >= 64 * _BLOCK:
-      self._write(_BLOCK)
+    if self._held >= 64 * BLOCK:
+      self._write(BLOCK)
 
   def _write(self, least):
     """Writes whole blocks while at least `least` numbers are held."""
@@ -164,7 +188,7 @@ class ArrayWriter:
       while len(values) - at >= least:
         if self._writer is None or self._shards[-1] >= _SHARD:
           self._begin_shard()
-        block = values[at : at + _BLOCK]
+        block = values[at : at + BLOCK]
         self._writer.write(block.tobytes())
         self._shards[-1] += len(block)
         at += len(block)
@@ -198,7 +222,7 @@ class ArrayWriter:
       )
     return {
       'dtype': self._dtype.str,
-      'block': _BLOCK,
+      'block': BLOCK,
       'length': sum(self._shards),
       'shards': shards,
     }

@@ -1,25 +1,20 @@
 """Batches as a pure function of the run and the data position.
 
-Example n of the endless stream of a split of N examples is in epoch n // N, and
-is there the permutation(n % N)-th of the split. Its corruption depends on the
-seed, the epoch and which example it is, on nothing else.
+The position is the number of rows consumed. What a row holds is told by `rows`
+for one corpus or task, and for mixtures by `mixing`.
 """
 
-import abc
 import hashlib
+import json
 
-import grain
 import numpy as np
 
 from t5x_lite import corruptions
 from t5x_lite import errors
 from t5x_lite import specs
-from t5x_lite.corruptions import features
-from t5x_lite.corruptions import random_bits
-from t5x_lite.data import ending
-from t5x_lite.data import order
-
-_EVALUATION_SEED = 0  # the same for all runs, so that they can be compared
+from t5x_lite.data import mixing
+from t5x_lite.data import mixtures
+from t5x_lite.data import rows
 
 
 def check(run, vocabulary):
@@ -62,14 +57,7 @@ def check(run, vocabulary):
       got=model.classes,
       fix='take Classification, or --gin.Transformer.classes=0',
     )
-  pairs = type(run.objective) in corruptions.PAIRS
-  if run.data.task is not None and not pairs:
-    raise errors.ConfigError(
-      f'{name} learns from text, and a task has inputs and targets',
-      where='Data.task',
-      got=run.data.task,
-      fix='--gin.Run.objective=@Supervised(), or Data.corpus',
-    )
+  _check_kind(run, name)
   if isinstance(model.position, specs.Learned):
     for stack, width in widths(run).items():
       if width > model.position.length:
@@ -78,6 +66,38 @@ def check(run, vocabulary):
           got=f'{width} tokens, Learned.length {model.position.length}',
           fix=f'--gin.Learned.length={width}, or shorter Data.lengths',
         )
+
+
+def _check_kind(run, name):
+  """Refuses data of another kind than the objective's."""
+  pairs, data = type(run.objective) in corruptions.PAIRS, run.data
+  named = isinstance(data.mixture, str)
+  if not pairs and (data.task is not None or named):
+    raise errors.ConfigError(
+      f'{name} learns from text, and a '
+      f'{"mixture of tasks" if named else "task"} has inputs and targets',
+      where='Data.mixture' if named else 'Data.task',
+      got=data.mixture if named else data.task,
+      fix='--gin.Run.objective=@Supervised(), or Data.corpus',
+    )
+  isolated = isinstance(data.documents, specs.Isolated)
+  if pairs and isolated:
+    raise errors.ConfigError(
+      f'Data.documents is of text, and {name} learns from pairs',
+      got='Isolated',
+      fix='delete it: pairs are never joined',
+    )
+  if data.pack and not (pairs or isolated):
+    raise errors.ConfigError(
+      'Data.pack has nothing to pack: text without Isolated documents fills '
+      'its rows',
+      fix='--gin.Data.documents=@Isolated(), or --gin.Data.pack=False',
+    )
+  if data.pack and isinstance(run.objective, specs.Classification):
+    raise errors.ConfigError(
+      'Data.pack is on, and Classification has one label a row',
+      fix='--gin.Data.pack=False, or Supervised',
+    )
 
 
 def feature_lengths(run):
@@ -98,37 +118,88 @@ def widths(run):
   return {'decoder': corruption.joint_length(run.objective, run.data.lengths)}
 
 
-class Examples(abc.ABC):
-  """The examples of one split, in endless epochs.
+class Batches:
+  """The batches of a split: of one corpus or task, or of a mixture of them.
 
   Attributes:
-    num_examples: examples in an epoch.
+    parts: {name: rows.Rows}.
+    num_rows: rows of an epoch, of all parts.
+    num_examples: examples of an epoch, of all parts.
     fingerprint: of the data and the vocabulary.
   """
 
-  def __init__(self, num_examples, fingerprint, seed):
-    self.num_examples, self.fingerprint = num_examples, fingerprint
-    self._seed = seed
-
-  @abc.abstractmethod
-  def _examples(self, seed, epoch_B, index_B):
-    """Some examples, as the batch contract."""
-
-  def at(self, position, size, rows=None):
-    """The `size` examples from `position` on: the batch contract, as a dict.
+  def __init__(self, run, stores, vocabulary, split):
+    """Makes the batches of a split.
 
     Args:
-      position: examples consumed before.
-      size: examples in the batch.
+      run: specs.Run.
+      stores: {name: store.Store} of `mixtures.parts`.
+      vocabulary: the vocabulary.
+      split: 'train' or 'validation'; parts without it are left out.
+
+    Raises:
+      errors.ConfigError: as `check`.
+      errors.DataError: the split is missing or makes no example.
+    """
+    check(run, vocabulary)
+    self._width, self._seed = widths(run), run.seed
+    parts = mixtures.parts(run, vocabulary)
+    if len(parts) > 1 and split != 'train':
+      there = {name: x for name, x in parts.items() if stores[name].has(split)}
+      parts = there or parts  # none: the first says so
+    self.parts = {
+      name: rows.Rows(
+        part,
+        stores[name],
+        vocabulary,
+        split,
+        self._width,
+        f'{run.seed} {name}' if run.data.mixture else run.seed,
+      )
+      for name, part in parts.items()
+    }
+    all_ = list(self.parts.values())
+    self.num_rows = sum(part.count for part in all_)
+    self.num_examples = sum(part.examples for part in all_)
+    self.fingerprint = _fingerprint(self.parts, stores)
+    self._schedule = None
+    if len(all_) > 1 and split == 'train':
+      rates = mixtures.rates(
+        run,
+        {name: part.examples for name, part in self.parts.items()},
+        vocabulary,
+      )
+      # A row of a part holds so many examples: rates are of examples.
+      self._schedule = mixing.Schedule(
+        list(parts),
+        [
+          rates[name] * part.count / part.examples
+          for name, part in self.parts.items()
+        ],
+        run.seed,
+      )
+
+  def at(self, position, size, rows=None):
+    """The `size` rows from `position` on: the batch contract, as a dict.
+
+    Args:
+      position: rows consumed before.
+      size: rows in the batch.
       rows: of the batch, those to make; None for all.
     """
     places_B = position + (np.arange(size) if rows is None else rows)
-    epoch_B, place_B = np.divmod(places_B, self.num_examples)
-    index_B = order.permutation(self.num_examples, self._seed, epoch_B, place_B)
-    return self._examples(self._seed, epoch_B, index_B)
+    if self._schedule is None:
+      [part] = self.parts.values()
+      return part.at(places_B)
+    part_B, number_B = self._schedule.at(places_B)
+    return _merged(
+      (part_B == n, part.at(number_B[part_B == n]))
+      for n, part in enumerate(self.parts.values())
+      if (part_B == n).any()
+    )
 
   def evaluation(self, size, limit=None, rows=None):
-    """Batches of each example once, in order, corrupted always alike.
+    """Batches of each example once, one a row, in order, drawn always alike.
 
     Args:
       size: examples in a batch; the last is filled up with rows whose segment
@@ -141,124 +212,70 @@ class Examples(abc.ABC):
     """
     count = min(limit or self.num_examples, self.num_examples)
     rows = np.arange(size) if rows is None else rows
+    ends = np.cumsum([part.examples for part in self.parts.values()])
     for first in range(0, count, size):
       place_B = np.minimum(first + rows, count - 1)
       index_B = place_B * self.num_examples // count
-      batch = self._examples(_EVALUATION_SEED, np.zeros_like(index_B), index_B)
+      part_B = np.searchsorted(ends, index_B, side='right')
+      batch = _merged(
+        (
+          part_B == n,
+          part.evaluation(index_B[part_B == n] - end + part.examples),
+        )
+        for n, (part, end) in enumerate(zip(self.parts.values(), ends))
+        if (part_B == n).any()
+      )
       for x in batch.values():
         x[first + rows >= count] = 0
       yield batch
 
+  def shares(self):
+    """{part: (share of the examples that was asked for, that it has)}."""
+    if self._schedule is None:
+      return dict.fromkeys(self.parts, (1.0, 1.0))
+    each = [part.examples / part.count for part in self.parts.values()]
+    found = []
+    for rows_of in (self._schedule.shares, self._schedule.counts):
+      examples = rows_of * each
+      found.append((examples / examples.sum()).tolist())
+    return dict(zip(self.parts, zip(*found, strict=True), strict=True))
+
   def notes(self):
     """Sentences on the examples that a user should know."""
-    return []
+    for name, part in self.parts.items():
+      start = f'{name}: ' if len(self.parts) > 1 else ''
+      yield from (start + note for note in part.notes())
 
 
-class Batches(Examples):
-  """Examples of text.
-
-  An example is so many tokens of the split in a row, across documents, as the
-  objective fills its lengths with; language models read EOS behind each
-  document. What is left at the end is an example too, a shorter one, if the
-  objective can make one of it (span corruption needs two tokens).
-  """
-
-  def __init__(self, run, store, vocabulary, split):
-    """Makes the batches of a split.
-
-    Args:
-      run: specs.Run.
-      store: the Store of its corpus.
-      vocabulary: the vocabulary.
-      split: 'train' or 'validation'.
-
-    Raises:
-      errors.ConfigError: as `check`.
-      errors.DataError: the split is missing or makes no example.
-    """
-    check(run, vocabulary)
-    self._run, self._lengths = run, feature_lengths(run)
-    self._width, self._vocabulary = widths(run)['decoder'], vocabulary
-    self._corruption = corruptions.OBJECTIVES[type(run.objective)]
-    self._raw = self._corruption.raw_length(
-      run.objective, run.data.lengths, vocabulary
-    )
-    self._tokens = store.split(split)
-    if self._corruption.ENDS_DOCUMENTS:
-      self._tokens = ending.Ended(self._tokens, vocabulary.eos_id)
-    whole, rest = divmod(self._tokens.num_tokens, self._raw)
-    super().__init__(
-      whole + (rest >= self._corruption.MIN_LENGTH), store.fingerprint, run.seed
-    )
-    if not self.num_examples:
-      raise errors.DataError(
-        f"split '{split}' has no example",
-        where=run.data.corpus,
-        got=f'{self._tokens.num_tokens} tokens in '
-        f'{self._tokens.num_documents} documents',
-        expected=f'{self._corruption.MIN_LENGTH} tokens or more',
-      )
-
-  def _examples(self, seed, epoch_B, index_B):
-    start_B = index_B * self._raw
-    lengths_B = np.minimum(self._raw, self._tokens.num_tokens - start_B)
-    rows = self._corruption.examples(
-      self._run.objective,
-      self._tokens.rows(start_B, self._raw),
-      lengths_B,
-      random_bits.Draw(seed, 'corruption', epoch_B, index_B),
-      self._vocabulary,
-      self._lengths,
-    )
-    start_id = self._vocabulary.pad_id
-    return features.of_stack(self._run.model, rows, start_id, self._width)
+def _merged(found):
+  """One batch of several, each in its places: (bool [B], batch) of each."""
+  whole = None
+  for here_B, batch in found:
+    if here_B.all():
+      return batch
+    if whole is None:
+      whole = {
+        name: np.empty((len(here_B), *x.shape[1:]), x.dtype)
+        for name, x in batch.items()
+      }
+    for name, x in batch.items():
+      whole[name][here_B] = x
+  return whole
 
 
-class Pairs(Examples):
-  """Examples of inputs and targets, one of each pair."""
-
-  def __init__(self, run, store, vocabulary, split):
-    """As of Batches."""
-    check(run, vocabulary)
-    self._run, self._vocabulary = run, vocabulary
-    self._width = widths(run)['decoder']
-    self._corruption = corruptions.OBJECTIVES[type(run.objective)]
-    self._read = self._corruption.pair_widths(
-      run.objective, run.data.lengths, vocabulary
-    )
-    self._pairs = store.split(split)
-    where = f'{split} of {run.data.corpus or run.data.task}'
-    self._corruption.check_pairs(run.objective, self._pairs, vocabulary, where)
-    # What a task's own Python gives may change while its files do not.
-    digest = f'{store.fingerprint} {store.content()}'.encode()
-    super().__init__(
-      self._pairs.num_pairs, hashlib.sha256(digest).hexdigest(), run.seed
-    )
-
-  def _examples(self, seed, epoch_B, index_B):
-    del seed, epoch_B  # nothing is drawn
-    rows = self._pairs.pairs(index_B, self._read)
-    return self._corruption.batch(
-      self._run.objective, self._run.model, rows, self._vocabulary, self._width
-    )
-
-  def notes(self):
-    """How many pairs are longer than there is room."""
-    longer = self._pairs.lengths() > self._read
-    for name, width, count in zip(
-      ('inputs', 'targets'), self._read, longer.sum(0)
-    ):
-      if count:
-        yield (
-          f'{name} of {count:,} of {self.num_examples:,} pairs are cut to '
-          f'{width} tokens; Data.lengths sets it'
-        )
-
-
-def examples(run, store, vocabulary, split):
-  """The Batches or the Pairs of a run; see there."""
-  kind = Pairs if type(run.objective) in corruptions.PAIRS else Batches
-  return kind(run, store, vocabulary, split)
+def _fingerprint(parts, stores):
+  """A digest of the data: of each part its name, its store and its rows."""
+  if len(parts) == 1:
+    [(name, part)] = parts.items()
+    text = stores[name].fingerprint
+    if not part.digest:
+      return text
+    return hashlib.sha256(f'{text} {part.digest}'.encode()).hexdigest()
+  text = [
+    [name, stores[name].fingerprint, part.digest]
+    for name, part in parts.items()
+  ]
+  return hashlib.sha256(json.dumps(text).encode()).hexdigest()
 
 
 def prefetch(batches, position, size, rows=None):
@@ -266,14 +283,16 @@ def prefetch(batches, position, size, rows=None):
 
   Args:
     batches: Batches.
-    position: examples consumed before.
-    size: examples in a batch.
+    position: rows consumed before.
+    size: rows in a batch.
     rows: of each batch, those to make; None for all.
   """
 
   def read(i):
     start = position + int(i) * size
     return start, batches.at(start, size, rows)
+
+  import grain  # brings JAX, which those who make a store do without
 
   stream = grain.MapDataset.range(np.iinfo(np.int64).max // size).map(read)
   options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)

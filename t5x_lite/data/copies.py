@@ -6,7 +6,7 @@ from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.data import store
 
-_MANIFEST = 'manifest.json'  # written last: a store without it is not there
+_MANIFEST = store.MANIFEST  # written last: a store without it is not there
 
 
 def fetch(remote, folder):

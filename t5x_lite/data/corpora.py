@@ -2,7 +2,6 @@
 
 import contextlib
 import glob
-import gzip
 import hashlib
 import os
 import pathlib
@@ -12,8 +11,11 @@ import stat
 from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.data import builtin
+from t5x_lite.data import files as reading
+from t5x_lite.data import formats
 from t5x_lite.data import sources
 
+_TFDS = 'tfds:'
 _LOOK = 1 << 20  # bytes that are looked at to tell lines from paragraphs
 
 
@@ -29,15 +31,29 @@ def find(data):
     data: specs.Data.
 
   Returns:
-    sources.Files or sources.Tfds.
+    files.Files or sources.Tfds.
 
   Raises:
     errors.DataError: it is missing, empty or not made of files.
   """
   if data.corpus in registered():
     return registered()[data.corpus](data)
+  if data.corpus.startswith(_TFDS):
+    return sources.tfds(data.corpus.removeprefix(_TFDS), data.field)
   name = re.sub(r'\W+', '-', pathlib.Path(data.corpus).stem, flags=re.ASCII)
   return files(name.strip('-').lower() or 'corpus', _expand(data.corpus), data)
+
+
+def looks_like(name):
+  """Whether a name is of a corpus: registered, a path or a glob."""
+  return (
+    name in registered()
+    or '/' in name
+    or glob.has_magic(name)
+    or storage.path(name).exists()
+    or name.startswith(_TFDS)
+    or formats.kind(name) != 'text'
+  )
 
 
 def files(name, paths, data):
@@ -50,16 +66,16 @@ def files(name, paths, data):
       where=', '.join(paths[:3]),
       got=f'0 bytes in {len(paths)} file{"s" * (len(paths) > 1)}',
     )
-  plain = [path for path in paths if not sources.JSON.search(path)]
-  if len(plain) < len(paths) and data.document in ('paragraph', 'file'):
+  plain = [path for path in paths if formats.kind(path) == 'text']
+  if not plain and data.document in ('paragraph', 'file'):
     raise errors.DataError(
-      'JSON lines are documents already',
+      'JSON lines and other records are documents already',
       where='Data.document',
       got=data.document,
       expected="'line' or None",
     )
   document = data.document or _look(plain)
-  return sources.Files(name, paths, document, data.field)
+  return reading.Files(name, paths, document, data.field)
 
 
 def _expand(corpus):
@@ -95,8 +111,8 @@ def _expand(corpus):
     'no such corpus',
     where='Data.corpus',
     got=corpus,
-    expected=f'{", ".join(registered())}, or the path or glob of text or '
-    'JSON-lines files',
+    expected=f'{", ".join(registered())}, tfds:NAME, or the path or glob of '
+    'files of text, JSON lines, Parquet or TFRecords',
     choices=near,
   )
 
@@ -120,21 +136,10 @@ def _file_size(path):
 def _look(paths):
   """'paragraph' where a blank line parts the first text, else 'line'."""
   for path in paths:
-    try:
-      with storage.path(path).open('rb') as f:
-        text = gzip.GzipFile(fileobj=f) if path.endswith('.gz') else f
-        head = text.read(_LOOK)
-    except (OSError, EOFError) as e:
-      raise errors.DataError(
-        'cannot read corpus file', where=path, got=e
-      ) from e
-    if b'\r' in head and b'\n' not in head:
-      raise errors.DataError(
-        'lines end with CR alone',
-        where=path,
-        expected='LF or CR LF',
-        fix=f"tr '\\r' '\\n' < {path} > new.txt",
-      )
+    # Of an object this is the beginning alone: it is copied when it is read.
+    with formats.opened(path, path) as (reader, _):
+      head = reader.read(_LOOK)
+    formats.check_text(head, path)
     if text := head.strip():
       lines = text.split(b'\n')
       return 'line' if all(map(bytes.strip, lines)) else 'paragraph'
@@ -144,7 +149,8 @@ def _look(paths):
 # -- held-out documents -------------------------------------------------------
 
 
-def _hash64(text):
+def hash64(text):
+  """What decides on which side a text is, in [0, 2**64)."""
   digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
   return int.from_bytes(digest, 'big')
 
@@ -158,7 +164,7 @@ def hold_out(texts, share, key=str):
   limit = int(share * 2**64)
   lowest, waiting = 2**64 if limit else 0, []
   for text in texts:
-    hashed = _hash64(key(text))
+    hashed = hash64(key(text))
     if hashed == lowest and waiting:
       waiting.append(text)
     elif hashed < max(limit, lowest):
@@ -173,62 +179,97 @@ def hold_out(texts, share, key=str):
   yield from (('validation', one) for one in waiting)
 
 
-def documents(data, report=None):
-  """(split, text) of each document of a corpus, in a fixed order.
-
-  Args:
-    data: specs.Data.
-    report: a sources.Report to add to.
-
-  Yields:
-    ('train' or 'validation', str).
-
-  Raises:
-    errors.DataError: as `find`, or what is read is broken.
-  """
-  report = sources.Report() if report is None else report
-  corpus = find(data)
-
-  def counted(split):
-    for text in corpus.documents(split, report):
-      report.documents += 1
-      yield text
-    report.check()
-
-  if 'validation' in corpus.splits:
-    for split in corpus.splits:
-      for text in counted(split):
-        yield split, text
-    return
-  trains = False
-  for split, text in hold_out(counted('train'), data.held_out):
-    trains |= split == 'train'
-    yield split, text
-  if not report.documents:
-    raise errors.DataError(
-      'corpus has no text', where=data.corpus, got=f'{report.lines} lines'
-    )
-  if not trains:
-    raise errors.DataError(
-      'nothing is left to train on, as a document is held out',
-      where=data.corpus,
-      got='one document, or copies of it',
-      fix='part the text more finely, by --gin.Data.document=line or '
-      'paragraph, or hold nothing out, by --gin.Data.held_out=0',
-    )
-
-
 class Texts:
-  """The documents of a corpus, for `building`; `pairs.Lines` is of pairs."""
+  """The documents of a corpus, for `building`; `pairs.Lines` is of pairs.
 
-  encode = None  # they are texts, for the vocabulary
+  Attributes:
+    name: of the corpus.
+    splits: 'train', and 'validation' if it has one of its own.
+    starts: the array of the store that says where each begins.
+  """
+
+  starts = 'documents'
 
   def __init__(self, data):
     """Finds what specs.Data names; see `find`."""
-    self._data, corpus = data, find(data)
-    self.name, self.splits = corpus.name, corpus.splits
-    self.identity, self.num_bytes = corpus.identity, corpus.num_bytes
+    self._corpus, self._held_out = find(data), data.held_out
+    self.name, self.splits = self._corpus.name, self._corpus.splits
+    self.identity, self.parts = self._corpus.identity, self._corpus.parts
 
-  def examples(self, report):
-    """(split, text) of each document."""
-    return documents(self._data, report)
+  def examples(self, part, report):
+    """The documents of a part of the corpus."""
+    return self._corpus.texts(part, report)
+
+  def key(self, text):
+    """Texts of equal keys are on the same side, trained on or held out."""
+    return text
+
+  def encode(self, texts, vocabulary):
+    """Tokens of each."""
+    return vocabulary.encode_batch(texts)
+
+  def check(self, report, splits):
+    """Refuses to leave nothing to train on, or none of its own held out.
+
+    Args:
+      report: a sources.Report of all that was read.
+      splits: names of those that have a document.
+    """
+    report.check()
+    if not report.documents:
+      raise errors.DataError(
+        'corpus has no text',
+        where=self._corpus.place,
+        got=f'{report.lines} lines',
+      )
+    for split in self.splits:
+      if split not in splits and self.splits != ('train',):
+        raise errors.DataError(
+          f'split {split!r} has no text', where=self._corpus.place
+        )
+    if 'train' not in splits:
+      raise errors.DataError(
+        'nothing is left to train on, as a document is held out',
+        where=self._corpus.place,
+        got='one document, or copies of it',
+        fix='part the text more finely, by --gin.Data.document=line or '
+        'paragraph, or hold nothing out, by --gin.Data.held_out=0',
+      )
+
+
+def every(corpus, held_out, report=None):
+  """(split, example) of all that a corpus has, part by part.
+
+  Args:
+    corpus: Texts, or another of its kind.
+    held_out: the share to hold out, where it has no split of its own for that.
+    report: a sources.Report to add to.
+
+  Raises:
+    errors.DataError: what is read is broken, or too little.
+  """
+  report = sources.Report() if report is None else report
+  splits = set()
+
+  def counted(split):
+    for part in corpus.parts():
+      if part.split == split:
+        for example in corpus.examples(part, report):
+          report.documents += 1
+          yield example
+
+  for split in corpus.splits:
+    found = counted(split)
+    if len(corpus.splits) > 1:
+      found = ((split, example) for example in found)
+    else:
+      found = hold_out(found, held_out, corpus.key)
+    for side, example in found:
+      splits.add(side)
+      yield side, example
+  corpus.check(report, splits)
+
+
+def documents(data, report=None):
+  """(split, text) of each document of the corpus that specs.Data names."""
+  return every(Texts(data), data.held_out, report)

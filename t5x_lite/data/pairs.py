@@ -17,6 +17,7 @@ from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.data import builtin
 from t5x_lite.data import corpora
+from t5x_lite.data import partition
 from t5x_lite.data import seqio_vocabulary
 from t5x_lite.data import sources
 from t5x_lite.data import tasks
@@ -25,51 +26,59 @@ DELIMITER = 1  # the sentinel between the parts of inputs
 
 
 class Lines:
-  """Pairs of JSON lines.
+  """Pairs of JSON lines, or of other records.
 
   Attributes:
     name: of the corpus.
-    splits: one, of which some pairs are held out.
+    splits: 'train', and 'validation' if it has one of its own.
+    starts: the array of the store that says where each side begins.
   """
 
-  splits = ('train',)
+  starts = 'pairs'
 
   def __init__(self, data):
-    """Finds the files that specs.Data names; see `corpora.find`."""
+    """Finds what specs.Data names; see `corpora.find`."""
     corpus = corpora.find(data)
-    paths = getattr(corpus, 'paths', ())
-    if not paths or not all(map(sources.JSON.search, paths)):
+    if not corpus.has_fields:
       raise errors.DataError(
         'corpus has no pairs of inputs and targets',
         where='Data.corpus',
         got=data.corpus,
-        expected='JSON lines (.jsonl), or Data.task in its place',
+        expected='JSON lines (.jsonl), Parquet or TFRecords, a dataset, or '
+        'Data.task in its place',
       )
-    self.name, self._data, self._files = corpus.name, data, corpus
+    self.name, self.splits = corpus.name, corpus.splits
+    self._data, self._corpus = data, corpus
+    self.parts = corpus.parts
 
   def identity(self):
     """What the pairs depend on, as JSON."""
-    return {
-      'files': self._files.identity()['files'],
+    found = self._corpus.identity()
+    del found['field']
+    return found | {
       'pair': list(self._data.pair),
       'prefix': self._data.prefix,
     }
 
-  def num_bytes(self):
-    return self._files.num_bytes()
+  def examples(self, part, report):
+    """The tuple of texts of each pair of a part."""
+    records = self._corpus.records(part, self._data.pair, report)
+    return (texts for _, texts in records)
 
-  def examples(self, report):
-    """(split, tuple of texts) of each pair; equal inputs are on one side."""
-    records = self._files.records('train', self._data.pair, report)
-    key = lambda texts: '\0'.join(texts[:-1])
-    yield from hold_out(records, self._data, key, report)
+  def key(self, texts):
+    """Pairs of equal inputs are on the same side."""
+    return '\0'.join(texts[:-1])
+
+  def check(self, report, splits):
+    """As of corpora.Texts."""
+    check(self._data, report, splits)
 
   def encode(self, pairs, vocabulary):
     """Tokens of inputs and targets in turn, each with EOS.
 
     A delimiter stands between the parts of inputs.
     """
-    parts = len(self._data.pair)
+    sides = len(self._data.pair)
     texts = [
       (self._data.prefix if n == 0 else '') + text
       for pair in pairs
@@ -77,15 +86,15 @@ class Lines:
     ]
     found = vocabulary.encode_batch(texts)
     ends = []  # what stands behind each text
-    for n in range(parts):
-      inner = n < parts - 2
+    for n in range(sides):
+      inner = n < sides - 2
       id_ = vocabulary.sentinel(DELIMITER) if inner else vocabulary.eos_id
       ends.append(np.array([id_], np.int32))
     rows = []
-    for at in range(0, len(found), parts):
+    for at in range(0, len(found), sides):
       pieces = [
         x
-        for n in range(parts)
+        for n in range(sides)
         for x in (found[at + n].astype(np.int32), ends[n])
       ]
       rows += [np.concatenate(pieces[:-2]), np.concatenate(pieces[-2:])]
@@ -98,7 +107,10 @@ class Task:
   Attributes:
     name: of the task.
     splits: 'train', and 'validation' if the task has it.
+    starts: as of Lines.
   """
+
+  starts = 'pairs'
 
   def __init__(self, data, vocabulary):
     """Finds the task that specs.Data names; reads no example."""
@@ -119,6 +131,7 @@ class Task:
         expected=f'one of {", ".join(there)}',
       )
     self.name, self._task, self._data = task.name, task, data
+    self._vocabulary = vocabulary
     self.splits = tuple(x for x in ('train', 'validation') if x in there)
     self._lengths = {x: data.lengths[x] for x in ('inputs', 'targets')}
 
@@ -148,39 +161,51 @@ class Task:
       'lengths': self._lengths,
     }
 
-  def num_bytes(self):
-    """None: it can't be told without reading."""
+  def parts(self):
+    """The shards of its source, as a list of partition.Part."""
+    if self._task.requires_caching:  # its shards are not those of the source
+      found = {split: [((split, 0, 1), 0)] for split in self.splits}
+    else:
+      source = self._task.source
+      found = {split: sources.shards(source, split) for split in self.splits}
+    return partition.group(found)
 
-  def examples(self, report):
-    """(split, (inputs, targets)) of each pair, as token ids."""
-
-    def read(split):
-      for example in tasks.read(self._task, split, self._lengths):
+  def examples(self, part, report):
+    """(inputs, targets) of each pair of a part, as token ids."""
+    for split, number, count in part.pieces:
+      for example in tasks.read(
+        self._task, split, self._lengths, shard=(number, count)
+      ):
         report.lines += 1
         yield example['inputs'], example['targets']
 
-    if 'validation' in self.splits:
-      for split in self.splits:
-        yield from ((split, pair) for pair in read(split))
-      return
-    key = lambda pair: pair[0].astype('<i4').tobytes().hex()
-    yield from hold_out(read('train'), self._data, key, report)
+  def key(self, pair):
+    """As of Lines."""
+    return pair[0].astype('<i4').tobytes().hex()
 
   def encode(self, pairs, vocabulary):
     """As of Lines; the task has said what ends them."""
     del vocabulary
     return [side for pair in pairs for side in pair]
 
+  def check(self, report, splits):
+    """As of corpora.Texts."""
+    check(self._data, report, splits)
 
-def hold_out(pairs, data, key, report):
-  """As corpora.hold_out; refuses to leave nothing to train on."""
-  trains = False
-  for split, pair in corpora.hold_out(pairs, data.held_out, key):
-    report.documents += 1
-    trains |= split == 'train'
-    yield split, pair
+  def __reduce__(self):
+    # Another process finds the task anew, by the modules that register it.
+    return _task, (tuple(tasks.imported), self._data, self._vocabulary)
+
+
+def _task(modules, data, vocabulary):
+  tasks.import_modules(modules, lambda _: None)
+  return Task(data, vocabulary)
+
+
+def check(data, report, splits):
+  """As of corpora.Texts, of pairs."""
   report.check()
-  if not trains:
+  if 'train' not in splits:
     raise errors.DataError(
       'no pair to train on',
       where=data.corpus or data.task,
@@ -240,6 +265,6 @@ def texts(run):
       where='Data.task',
       got=run.data.task,
     )
-  for split, pair in Lines(run.data).examples(sources.Report()):
+  for split, pair in corpora.every(Lines(run.data), run.data.held_out):
     if split == 'train':
       yield from pair

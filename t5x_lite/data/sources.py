@@ -1,13 +1,12 @@
-"""Documents from text files and TensorFlow datasets, through SeqIO sources.
+"""What sources of text share, and TensorFlow datasets through SeqIO.
 
-TensorFlow, which SeqIO reads with, is imported when documents are first read;
-telling whether a corpus changed does without.
+TensorFlow, which SeqIO reads with, is imported when a dataset or a task is
+first read; text, JSON lines, Parquet and TFRecords do without (files).
 """
 
 import contextlib
 import dataclasses
 import functools
-import glob
 import json
 import os
 import re
@@ -15,8 +14,9 @@ import sys
 
 from t5x_lite import errors
 from t5x_lite import storage
+from t5x_lite.data import partition
 
-JSON = re.compile(r'\.(jsonl|json|ndjson)(\.gz)?$')
+_TFDS_DIR = 'TFDS_DATA_DIR'  # where datasets lie
 _LINES = 512  # that TensorFlow hands over at once
 _BAD_SHARE = 1e-3  # of lines that are not UTF-8; more of them stop a reading
 _BAD_EARLY = 100_000  # lines after which that share is first looked at
@@ -28,22 +28,49 @@ class Report:
 
   documents: int = 0
   blank: int = 0  # documents without text, dropped
+  cut: int = 0  # places where a document that is too long for one was cut
   lines: int = 0
   bad_lines: int = 0  # lines that are not UTF-8, bad bytes become U+FFFD
-  first_bad: str | None = None  # file:line:byte
-  bytes: int = 0
+  bad_place: tuple | None = None  # of the first: its Place, and the byte
+  bytes: int = 0  # of text
+  taken: int = 0  # bytes of files as they are stored, for the progress
 
-  def read(self, size):
-    """Counts a line."""
-    self.lines += 1
+  def read(self, lines, size):
+    """Counts lines."""
+    early = self.lines // _BAD_EARLY
+    self.lines += lines
     self.bytes += size
-    if self.lines % _BAD_EARLY == 0:
+    if self.lines // _BAD_EARLY > early:
       self.check()
 
-  def bad(self, place):
+  def decode(self, line, place):
+    """A line as text, its bad bytes replaced and told."""
+    try:
+      return line.decode()
+    except UnicodeDecodeError as e:
+      self.bad(place, e.start + 1)
+      return line.decode(errors='replace')
+
+  def bad(self, place, byte):
     """Counts a line that is not UTF-8."""
     self.bad_lines += 1
-    self.first_bad = self.first_bad or place
+    self.bad_place = self.bad_place or (*place, byte)
+
+  @property
+  def first_bad(self):
+    """`file:line:byte` of the first line that is not UTF-8, or None."""
+    if self.bad_place is None:
+      return None
+    *place, byte = self.bad_place
+    return f'{Place(*place)}:{byte}'
+
+  def add(self, other):
+    """Counts what another report has, which comes behind this one."""
+    for field in dataclasses.fields(self):
+      name = field.name
+      mine, theirs = getattr(self, name), getattr(other, name)
+      whole = mine or theirs if name == 'bad_place' else mine + theirs
+      setattr(self, name, whole)
 
   def check(self):
     """Stops where too many lines are not UTF-8."""
@@ -55,6 +82,30 @@ class Report:
         expected=f'at most {_BAD_SHARE:.1%}',
         fix='convert it, as by `iconv -f latin1 -t utf-8`',
       )
+
+
+@dataclasses.dataclass
+class Place:
+  """Where a line stands; reads `file:line`.
+
+  What comes before the part that is read is counted only for a message.
+  """
+
+  name: str
+  start: int  # byte that its part of the file starts at
+  number: int  # of the line in that part, from 1
+
+  def __iter__(self):
+    return iter((self.name, self.start, self.number))
+
+  def __str__(self):
+    number, left = self.number, self.start
+    if left:
+      with open(self.name, 'rb') as f:
+        while block := f.read(min(left, 1 << 22)):
+          number += block.count(b'\n')
+          left -= len(block)
+    return f'{self.name}:{number}'
 
 
 @contextlib.contextmanager
@@ -84,237 +135,114 @@ def libraries():
   return seqio, tf
 
 
-def _iterate(dataset, place):
-  """The elements of a tf.data.Dataset, with its errors as ours."""
-  _, tf = libraries()
-  try:
-    yield from dataset.as_numpy_iterator()
-  except tf.errors.OpError as e:
-    raise errors.DataError(
-      'cannot read the corpus to its end',
-      where=place,
-      got=str(e).splitlines()[0][:200],
-    ) from e
+def shards(source, split):
+  """[((split, number, count), bytes), ...] of the shards of a SeqIO source.
 
-
-def _decode(line, place, report):
-  """A line of text; `place` is a function that says where it stands."""
-  report.read(len(line) + 1)
-  try:
-    return line.decode()
-  except UnicodeDecodeError as e:
-    report.bad(f'{place()}:{e.start + 1}')
-    return line.decode(errors='replace')
-
-
-# -- text files ---------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Files:
-  """Text and JSON-lines files, of one split.
-
-  A line ends at LF or CR LF. A byte order mark at the start of a file is left
-  out; all other characters are kept.
+  Bytes are those of a file that is a shard, else 0.
   """
-
-  name: str
-  paths: tuple[str, ...]
-  document: str  # 'line', 'paragraph' or 'file', of text; JSON goes by line
-  field: str  # of a JSON line, holds the text
-
-  splits = ('train',)
-
-  def identity(self):
-    """What the documents depend on, as JSON: size and CRC-32C of each file.
-
-    It is the same for a copy elsewhere. Object stores know it without reading.
-    """
-    root = os.path.dirname(os.path.commonprefix(self.paths))
-    return {
-      'files': [
-        [os.path.relpath(path, root), *storage.checksum(path)]
-        for path in self.paths
-      ],
-      'document': self.document,
-      'field': self.field if any(map(JSON.search, self.paths)) else None,
-    }
-
-  def num_bytes(self):
-    """Bytes to read, or None where they can't be told."""
-    if any(path.endswith('.gz') for path in self.paths):
-      return None
-    return sum(storage.path(path).stat().length for path in self.paths)
-
-  def source(self):
-    """A SeqIO source of runs of lines: file, number of the first, text."""
-    seqio, tf = libraries()
-
-    def read(file):
-      is_gzip = tf.strings.regex_full_match(file, r'.*\.gz')
-      lines = tf.data.TextLineDataset(file, tf.where(is_gzip, 'GZIP', ''))
-      return (
-        lines.batch(_LINES)
-        .enumerate()
-        .map(lambda i, x: {'file': file, 'line': i * _LINES + 1, 'text': x})
-      )
-
-    return seqio.FileDataSource(
-      read,
-      {'train': [glob.escape(path) for path in self.paths]},
-      cycle_length=1,
-      block_length=1,
-    )
-
-  def _runs(self, split):
-    """Runs of lines; an object is copied to this machine while it is read.
-
-    TensorFlow would read it by a client of its own, past the seam to storage,
-    which checks that what came is what is stored.
-    """
-    if all(map(storage.is_local, self.paths)):
-      runs = self.source().get_dataset(split, shuffle=False)
-      yield from _iterate(runs, ', '.join(self.paths[:3]))
-      return
-    for path in self.paths:
-      with storage.as_local(path) as file:
-        copy = dataclasses.replace(self, paths=(file,))
-        runs = copy.source().get_dataset(split, shuffle=False)
-        for run in _iterate(runs, path):
-          yield run | {'file': path.encode()}
-
-  def documents(self, split, report):
-    """The texts of a split, in order, with blank ones left out.
-
-    Args:
-      split: one of `splits`.
-      report: a Report that is added to.
-
-    Yields:
-      str.
-    """
-    current, kept = None, []
-    for file, place, text in self._lines(split, report):
-      if file != current:
-        yield from _joined(kept)
-        current, kept = file, []
-        is_json = JSON.search(file)
-      if is_json:
-        if text.strip():
-          record = _json_record(text, place, self.field)
-          text = _json_text(record, place, self.field, report)
-      elif self.document == 'file':
-        kept.append(text)
-        continue
-      elif self.document == 'paragraph':
-        if text.strip():
-          kept.append(text)
-        else:
-          yield from _joined(kept)
-          kept = []
-        continue
-      if text.strip():
-        yield text
-      else:
-        report.blank += 1
-    yield from _joined(kept)
-
-  def records(self, split, fields, report):
-    """The texts in some fields of each JSON line, tuples of str, in order.
-
-    Args:
-      split: one of `splits`.
-      fields: their names.
-      report: a Report that is added to.
-    """
-    for _, place, text in self._lines(split, report):
-      if text.strip():
-        record = _json_record(text, place, '": "...", "'.join(fields))
-        yield tuple(_json_text(record, place, x, report) for x in fields)
-      else:
-        report.blank += 1
-
-  def _lines(self, split, report):
-    """(file, function that says where, text) of each line."""
-    for run in self._runs(split):
-      file = run['file'].decode()
-      for number, line in enumerate(run['text'], int(run['line'])):
-
-        def place(file=file, number=number):
-          return f'{file}:{number}'
-
-        if number == 1 and line.startswith((b'\xff\xfe', b'\xfe\xff')):
-          raise errors.DataError(
-            'text is UTF-16',
-            where=file,
-            expected='UTF-8',
-            fix='convert it: iconv -f UTF-16 -t UTF-8',
-          )
-        text = _decode(line, place, report)
-        yield file, place, text.removeprefix('\ufeff') if number == 1 else text
-
-
-def _joined(lines):
-  """One document of lines, or none."""
-  text = '\n'.join(lines)
-  if text.strip():
-    yield text
-
-
-def _json_record(line, place, field):
-  """One JSON line, an object."""
   try:
-    record = json.loads(line)
-  except (ValueError, RecursionError) as e:
-    raise errors.DataError(
-      'not a line of JSON', where=place(), got=f'{line[:60]!r} ({e})'
-    ) from e
-  if not isinstance(record, dict):
-    raise errors.DataError(
-      'JSON line is not an object',
-      where=place(),
-      got=type(record).__name__,
-      expected=f'{{"{field}": "..."}}',
-    )
-  return record
+    names = [str(name) for name in source.list_shards(split)]
+  except Exception:  # sources raise what they like; reading tells what it is
+    names = [split]
+
+  def size(name):
+    with contextlib.suppress(OSError, errors.UserError):
+      return storage.path(name).stat().length
+    return 0
+
+  return [((split, n, len(names)), size(x)) for n, x in enumerate(names)]
 
 
-def _json_text(record, place, field, report):
-  """The text in one field of a JSON line."""
-  if not isinstance(text := record.get(field), str):
-    names = ', '.join(map(repr, list(record)[:9])) or 'none'
-    raise errors.DataError(
-      f'JSON line has no text in field {field!r}',
-      where=place(),
-      got=f'{type(text).__name__} in it'
-      if field in record
-      else f'fields {names}',
-      expected='a string',
-      fix='name the field that holds the text: --gin.Data.field=..., or, of '
-      'pairs, --gin.Data.pair=INPUTS,TARGETS',
-    )
-  try:
-    text.encode()
-  except UnicodeEncodeError as e:  # half of a surrogate pair, as in "\ud800"
-    report.bad(f'{place()}:{e.start + 1}')
-    text = re.sub('[\ud800-\udfff]', '\ufffd', text)
-  return text
+def shard_info(number, count):
+  """What SeqIO reads one shard by; None: all there is."""
+  seqio, _ = libraries()
+  return seqio.ShardInfo(index=number, num_shards=count) if count > 1 else None
 
 
 # -- TensorFlow datasets ------------------------------------------------------
 
 
+def tfds(name, field):
+  """The TensorFlow dataset `name`, `name/config` or either with `:version`.
+
+  Its splits, and the version where none is named, are read off the folder that
+  it lies in; TensorFlow is asked only if there is none.
+  """
+  root = os.environ.get(_TFDS_DIR, '~/tensorflow_datasets')
+  dataset, _, version = name.partition(':')
+  folder, splits = os.path.join(os.path.expanduser(root), dataset), None
+  with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    version = version or _newest(os.listdir(folder))
+    with open(os.path.join(folder, version, 'dataset_info.json')) as f:
+      splits = [split['name'] for split in json.load(f)['splits']]
+  if splits is None:
+    version, splits = _ask(name)
+  if 'train' not in splits:
+    raise errors.DataError(
+      'dataset has no such split',
+      where=f'tfds:{name}',
+      got='train',
+      expected=f'one of {", ".join(splits)}',
+    )
+  return Tfds(
+    re.sub(r'\W+', '-', dataset),
+    f'{dataset}:{version}',
+    field,
+    validation='validation' if 'validation' in splits else None,
+  )
+
+
+def _newest(names):
+  versions = [x for x in names if re.fullmatch(r'\d+\.\d+\.\d+', x)]
+  return max(versions, key=lambda x: [int(n) for n in x.split('.')])
+
+
+def _ask(name):
+  """(version, splits) of a dataset, from its builder."""
+  libraries()
+  import tensorflow_datasets
+
+  try:
+    builder = tensorflow_datasets.builder(
+      name, data_dir=os.environ.get(_TFDS_DIR)
+    )
+    if not builder.info.splits:
+      raise FileNotFoundError('no split is here')
+    return str(builder.version), list(builder.info.splits)
+  except Exception as e:  # builders raise whatever they like
+    raise _not_ready(name, e) from e
+
+
+def _not_ready(name, error):
+  lines = str(error).splitlines() or [type(error).__name__]
+  return errors.DataError(
+    'dataset is not ready on this machine',
+    where=name,
+    got=lines[0][:160],
+    fix=f'`tfds build {name}`; set TFDS_DATA_DIR if it lies elsewhere',
+  )
+
+
 @dataclasses.dataclass(frozen=True)
 class Tfds:
-  """A TensorFlow dataset of texts, with a validation split of its own."""
+  """A TensorFlow dataset of texts."""
 
   name: str
   dataset: str  # with its version, which never changes: 'c4/en:3.1.0'
   field: str
   train: str = 'train'  # what the splits are called there
-  validation: str = 'validation'
+  validation: str | None = 'validation'
 
-  splits = ('train', 'validation')
+  has_fields = True  # it may be of pairs
+
+  @property
+  def splits(self):
+    return 'train', *(('validation',) if self.validation else ())
+
+  @property
+  def place(self):
+    """What messages call it."""
+    return self.dataset
 
   def identity(self):
     """What the documents depend on, as JSON."""
@@ -324,45 +252,75 @@ class Tfds:
       'splits': [self.train, self.validation],
     }
 
-  def num_bytes(self):
-    """None: it can't be told without reading."""
-
   def source(self):
     """The SeqIO source."""
     seqio, _ = libraries()
     splits = {'train': self.train, 'validation': self.validation}
-    return seqio.TfdsDataSource(self.dataset, splits=splits, read_only=True)
+    splits = {name: theirs for name, theirs in splits.items() if theirs}
+    return seqio.TfdsDataSource(
+      self.dataset,
+      tfds_data_dir=os.environ.get(_TFDS_DIR),
+      splits=splits,
+      read_only=True,
+    )
 
-  def documents(self, split, report):
-    """As Files.documents."""
+  def parts(self):
+    """Its shards, as a list of partition.Part."""
     try:
-      examples = self.source().get_dataset(split, shuffle=False)
+      source = self.source()
+      found = {split: shards(source, split) for split in self.splits}
     except Exception as e:  # builders raise whatever they like
-      raise errors.DataError(
-        'dataset is not ready on this machine',
-        where=self.dataset,
-        got=(str(e).splitlines() or [type(e).__name__])[0][:160],
-        fix=f'`tfds build {self.dataset}`; set TFDS_DATA_DIR if it lies '
-        'elsewhere',
-      ) from e
-    if self.field not in examples.element_spec:
-      raise errors.DataError(
-        'dataset has no such field',
-        where=self.dataset,
-        got=self.field,
-        choices=examples.element_spec,
-        fix='name the field that holds the text: --gin.Data.field=...',
-      )
-    texts = examples.map(lambda example: example[self.field]).batch(_LINES)
-    first = report.lines
-    for run in _iterate(texts, self.dataset):
-      for line in run:
-        text = _decode(
-          line,
-          lambda: f'{self.dataset} {split}:{report.lines - first}',
-          report,
+      raise _not_ready(self.dataset, e) from e
+    return partition.group(found)
+
+  def texts(self, part, report):
+    """The texts of a part, with blank ones left out, as of Files."""
+    for _, (text,) in self.records(part, (self.field,), report):
+      if text.strip():
+        yield text
+      else:
+        report.blank += 1
+
+  def records(self, part, fields, report):
+    """(place, the texts in some fields) of each example, as of Files."""
+    _, tf = libraries()
+    for split, number, count in part.pieces:
+      try:
+        examples = self.source().get_dataset(
+          split, shuffle=False, shard_info=shard_info(number, count)
         )
-        if text.strip():
-          yield text
-        else:
-          report.blank += 1
+      except Exception as e:  # builders raise whatever they like
+        raise _not_ready(self.dataset, e) from e
+      for field in fields:
+        if field not in examples.element_spec:
+          raise errors.DataError(
+            'dataset has no such field',
+            where=self.dataset,
+            got=field,
+            choices=examples.element_spec,
+            fix='name the field that holds the text: --gin.Data.field=...',
+          )
+        if examples.element_spec[field].dtype != tf.string:
+          raise errors.DataError(
+            'field of a dataset is no text',
+            where=f'{self.dataset}, {field}',
+            got=examples.element_spec[field].dtype.name,
+          )
+      rows = examples.map(lambda x: tuple(x[name] for name in fields)).batch(
+        _LINES
+      )
+      name = f'{self.dataset} {split}' + f' shard {number}' * (count > 1)
+      at = 0
+      try:
+        for run in rows.as_numpy_iterator():
+          report.read(len(run[0]), sum(len(x) for side in run for x in side))
+          for row in zip(*run):
+            at += 1
+            place = Place(name, 0, at)
+            yield place, tuple(report.decode(x, place) for x in row)
+      except tf.errors.OpError as e:
+        raise errors.DataError(
+          'cannot read the corpus to its end',
+          where=f'{name}:{at + 1}',
+          got=str(e).splitlines()[0][:200],
+        ) from e

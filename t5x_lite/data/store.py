@@ -6,11 +6,12 @@ A store is a folder that is complete or absent:
   <split>/<array>.arrayrecord-00000-of-00001    shards of blocks of numbers
 
 An array is a sequence of little-endian numbers in records of 4,096; only the
-last record of a shard may be shorter. `tokens` holds the documents of a split
-end to end with nothing between them, as T5 reads them (EOS comes with the
-corruption); `documents` holds where each of them starts. Of pairs, `tokens`
-holds inputs and targets in turn, each with its EOS, and `pairs` where each of
-these starts. Reading needs no TensorFlow.
+last record of a shard may be shorter. A shard may say what to add to its
+numbers: each part of a corpus counts its places from 0. `tokens` holds the
+documents of a split end to end with nothing between them, as T5 reads them (EOS
+comes with the corruption); `documents` holds where each of them starts. Of
+pairs, `tokens` holds inputs and targets in turn, each with its EOS, and `pairs`
+where each of these starts. Reading needs no TensorFlow.
 """
 
 import hashlib
@@ -22,7 +23,8 @@ from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.data import arrays
 
-FORMAT = 1
+FORMAT = 2
+MANIFEST = 'manifest.json'
 
 
 class _Split:
@@ -57,12 +59,17 @@ class Tokens(_Split):
     super().__init__(folder, entry)
     self.num_documents = len(self.arrays['documents'])
 
+  def bounds(self, first, last):
+    """Where documents in [first, last) start and end, int64 [N] each."""
+    [places] = self.arrays['documents'].read([first], last + 1 - first)
+    if last == self.num_documents:
+      places[-1] = self.num_tokens
+    return places[:-1], places[1:]
+
   def document(self, i):
     """The tokens of document `i`, int32 [L]."""
-    [[start, end]] = self.arrays['documents'].read([i], 2).tolist()
-    if i + 1 == self.num_documents:
-      end = self.num_tokens
-    return self.rows([start], end - start)[0]
+    [start], [end] = self.bounds(i, i + 1)
+    return self.rows([start], int(end - start))[0]
 
 
 class Pairs(_Split):
@@ -83,10 +90,12 @@ class Pairs(_Split):
     bounds_B3[index_B == self.num_pairs - 1, 2] = self.num_tokens
     return bounds_B3
 
-  def lengths(self):
-    """Tokens of inputs and of targets of every pair, int64 [N, 2]."""
-    [starts] = self.arrays['pairs'].read([0], 2 * self.num_pairs)
-    return np.diff(starts, append=self.num_tokens).reshape(-1, 2)
+  def lengths(self, first, last):
+    """Tokens of inputs and of targets of the pairs in [first, last), [N, 2]."""
+    [starts] = self.arrays['pairs'].read([2 * first], 2 * (last - first) + 1)
+    if last == self.num_pairs:
+      starts[-1] = self.num_tokens
+    return np.diff(starts).reshape(-1, 2)
 
   def pairs(self, index_B, widths):
     """Inputs and targets; longer ones lose what is before their last token.
@@ -125,7 +134,7 @@ class Store:
   def __init__(self, folder):
     """Opens a store; a DataError names what is damaged."""
     self.folder = storage.path(folder)
-    file = self.folder / 'manifest.json'
+    file = self.folder / MANIFEST
     try:
       self.manifest = json.loads(file.read_text())
       found = self.manifest['format']
@@ -191,6 +200,11 @@ class Store:
       )
     if read['blank']:
       found.append(f'{read["blank"]:,} blank documents were left out')
+    if read['cut']:
+      found.append(
+        f'{read["cut"]:,} documents begin in the middle: what is longer than '
+        '16 MiB is stored as several'
+      )
     tokens = sum(split.num_tokens for split in self._splits.values())
     unknown = sum(split.unknown for split in self._splits.values())
     if unknown > 0.05 * tokens:

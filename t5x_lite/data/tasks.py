@@ -21,6 +21,7 @@ from t5x_lite.data import sources
 from t5x_lite.data import task_metrics
 
 _OURS = ('train', 'validation')  # what our own splits go by
+imported = []  # names of the modules that register tasks
 
 
 def import_modules(names, say):
@@ -58,6 +59,7 @@ def import_modules(names, say):
         if missing
         else 'mend it; --debug shows where',
       ) from e
+    imported.append(name)
     say(f'tasks of {name}: {module.__file__}')
 
 
@@ -308,8 +310,16 @@ def splits(task):
     raise unreadable(task, e) from e
 
 
-def read(task, split, lengths, limit=None):
-  """Yields the examples of a split as SeqIO makes them, the same each time."""
+def read(task, split, lengths, limit=None, shard=(0, 1)):
+  """Yields the examples of a split as SeqIO makes them, the same each time.
+
+  Args:
+    task: seqio.Task.
+    split: one of its splits.
+    lengths: tokens of each feature.
+    limit: the first so many examples.
+    shard: (which, of how many); each draws at random what is its own.
+  """
   try:
     if builtin.definition(task):
       yield from itertools.islice(builtin.examples(task, split), limit)
@@ -318,7 +328,8 @@ def read(task, split, lengths, limit=None):
       sequence_length=lengths,
       split=split,
       shuffle=False,
-      seed=0,
+      seed=shard[0],
+      shard_info=sources.shard_info(*shard),
       use_cached=task.requires_caching,
       trim_output_features=False,
     )

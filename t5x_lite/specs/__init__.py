@@ -1,6 +1,9 @@
 """Every choice that a recipe can make. Standard library only."""
 
+from t5x_lite.specs.data import Concat
 from t5x_lite.specs.data import Data
+from t5x_lite.specs.data import Isolated
+from t5x_lite.specs.data import Mixture
 from t5x_lite.specs.decoding import Beam
 from t5x_lite.specs.decoding import Greedy
 from t5x_lite.specs.decoding import Sample
@@ -65,6 +68,9 @@ SPECS = {
     Supervised,
     Classification,
     Data,
+    Mixture,
+    Concat,
+    Isolated,
     Adafactor,
     AdamW,
     Lamb,
