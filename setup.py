@@ -15,7 +15,9 @@ BESIDE = {
 }
 JAX = '>=0.10.2,<0.13'
 GCS = ['gcsfs>=2026.9']
-TASKS = [  # what the metrics of built-in tasks are computed with
+TASKS = [  # what built-in tasks are read by, and their metrics computed with
+  'pysword>=0.2.8,<0.3',
+  'rdata>=1.1,<2',
   'rouge-score>=0.1.2,<0.2',
   'sacrebleu>=2.6,<3',
   'scikit-learn>=1.9,<2',
@@ -31,7 +33,8 @@ setuptools.setup(
   license='Apache-2.0',
   python_requires='>=3.11',
   packages=setuptools.find_packages(include=['t5x_lite', 't5x_lite.*'])
-  + sorted(BESIDE),
+  + sorted(BESIDE)
+  + ['t5x_lite.tasks.readers'],
   package_dir=BESIDE,
   package_data={'t5x_lite.gin': ['README.md', '**/*.gin']},
   entry_points={'console_scripts': ['t5x_lite = t5x_lite.cli:main']},

@@ -26,6 +26,7 @@ from t5x_lite import quickstart as guided
 from t5x_lite import recipes as installed
 from t5x_lite import record
 from t5x_lite import results
+from t5x_lite import scores
 from t5x_lite import show
 from t5x_lite import specs
 from t5x_lite import storage
@@ -171,9 +172,12 @@ def evaluate(options):
     decoding_options.spec(options),
   )
   if processes.is_first():
-    for table in results.tables(found):
-      show.table(table)
+    constants = results.constants(options.workdir)
+    for table in results.tables(found, constants):
+      show.table(table, right=3 if len(found) == 1 else 1)
     print(f'all of {options.workdir}: {results.file(options.workdir)}')
+    if picture := scores.plot(options.workdir):
+      print(f'drawn: {picture}')
 
 
 def infer(options):

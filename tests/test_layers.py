@@ -19,7 +19,7 @@ losses optimizers corruptions
 decoding checkpoints reporting data
 evaluate tasks
 measures results
-infer train show
+infer train show scores
 loop pretrained
 fit bulk
 assess caching
