@@ -17,7 +17,7 @@ _HEADS = 'batch', 'length', 'heads', 'kv'
 
 @functools.partial(
   jax.tree_util.register_dataclass,
-  data_fields=['read', 'written', 'index'],
+  data_fields=['read', 'written', 'index', 'writers_BNL'],
   meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
@@ -27,13 +27,61 @@ class Cache:
   Attributes:
     read: (keys, values) of the prompts, [B, G, P, D] a layer: rows that go on
       from the same prompt share them.
-    written: (keys, values) of what follows, [R, G, L, D] a layer.
+    written: (keys, values) of what follows, [R, G, 1, L, D] a layer; or, where
+      rows change places, [B, G, N, L, D] of the N rows of each input.
     index: how many tokens were written.
+    writers_BNL: None, or where rows change places, which row of the same input
+      wrote each token that a row goes on from; of tokens to come, itself.
   """
 
   read: tuple
   written: tuple
   index: jax.Array
+  writers_BNL: jax.Array | None = None
+
+  @classmethod
+  def empty(cls, read, length):
+    """One with room for `length` tokens after the prompts."""
+
+    def room(x_BGPD):
+      *most, _, d = x_BGPD.shape
+      return jnp.zeros((*most, 1, length, d), x_BGPD.dtype)
+
+    return cls(read, jax.tree.map(room, read), jnp.zeros((), jnp.int32))
+
+  def repeat(self, n):
+    """Each row n times, one after the other, before any changes places."""
+    if self.writers_BNL is not None:
+      raise ValueError('rows that changed places are not repeated')
+    written = jax.tree.map(lambda x: jnp.repeat(x, n, -5), self.written)
+    return dataclasses.replace(self, written=written)
+
+  def reorder(self, rows_R):
+    """The rows that go on from these, each from one of the same input.
+
+    Keys and values stay where they are: what changes is who wrote them.
+    """
+    inputs = jax.tree.leaves(self.read)[0].shape[-4]
+    n = len(rows_R) // inputs
+    rows_BN = rows_R.reshape(inputs, n) % n
+    written, writers_BNL = self.written, self.writers_BNL
+    length = jax.tree.leaves(written)[0].shape[-2]
+    own_BNL = jnp.broadcast_to(
+      jnp.arange(n, dtype=jnp.int32)[:, None], (inputs, n, length)
+    )
+    if writers_BNL is None:
+
+      def together(x):
+        *layers, _, g, _, _, d = x.shape
+        return x.reshape(*layers, inputs, n, g, length, d).swapaxes(-4, -3)
+
+      written, writers_BNL = jax.tree.map(together, written), own_BNL
+    writers_BNL = jnp.where(
+      jnp.arange(length) < self.index,
+      jnp.take_along_axis(writers_BNL, rows_BN[:, :, None], 1, mode='clip'),
+      own_BNL,
+    )
+    return dataclasses.replace(self, written=written, writers_BNL=writers_BNL)
 
   def add(self, layer, keys_R1GD, values_R1GD):
     """Writes a layer's keys and values of one more token, at `index`.
@@ -44,29 +92,30 @@ class Cache:
     zero = jnp.zeros((), jnp.int32)
 
     def write(all_N, new_R1GD):
-      new_RG1D = new_R1GD.swapaxes(1, 2)
-      place = zero, zero, self.index, zero
-      if isinstance(all_N, tuple):
-        new = jax.lax.dynamic_update_slice(
-          all_N[layer], new_RG1D.astype(all_N[layer].dtype), place
-        )
+      apart = isinstance(all_N, tuple)
+      old = all_N[layer] if apart else all_N
+      b, g, n, _, d = old.shape[-5:]
+      new = new_R1GD.reshape(b, n, g, 1, d).swapaxes(1, 2).astype(old.dtype)
+      place = zero, zero, zero, self.index, zero
+      if apart:
+        new = jax.lax.dynamic_update_slice(old, new, place)
         return *all_N[:layer], new, *all_N[layer + 1 :]
-      new_RG1D = new_RG1D.astype(all_N.dtype)
-      return jax.lax.dynamic_update_slice(
-        all_N, new_RG1D[None], (layer, *place)
-      )
+      return jax.lax.dynamic_update_slice(old, new[None], (layer, *place))
 
     def read(all_N):
       if isinstance(all_N, tuple):
         return all_N[layer]
       return jax.lax.dynamic_index_in_dim(all_N, layer, keepdims=False)
 
+    def join(x_bGNLD):
+      b, g, _, _, d = x_bGNLD.shape
+      return x_bGNLD.reshape(b, g, -1, d)
+
     new = keys_R1GD, values_R1GD
-    cache = dataclasses.replace(
-      self, written=tuple(map(write, self.written, new))
-    )
-    return cache, [
-      tuple(map(read, part)) for part in (cache.read, cache.written)
+    written = tuple(map(write, self.written, new))
+    return dataclasses.replace(self, written=written), [
+      tuple(map(read, self.read)),
+      tuple(join(read(x)) for x in written),
     ]
 
 
@@ -127,8 +176,8 @@ class Attention(nnx.Module):
     )
     return self.out(y_BQHD)
 
-  def step(self, x_R1E, parts, mask, bias, rotate=None):
-    """One query of each row; `parts` as kernels.step has them."""
+  def step(self, x_R1E, parts, mask, bias, rotate=None, writers_BNL=None):
+    """One query of each row; arguments as kernels.step has them."""
     spec = self.spec
     q_R1HD = self.query(x_R1E)
     y_R1HD = kernels.step.attend(
@@ -137,6 +186,7 @@ class Attention(nnx.Module):
       mask,
       bias,
       _scale(spec),
+      writers_BNL,
     )
     return self.out(y_R1HD)
 
