@@ -146,10 +146,11 @@ class Transformer(nnx.Module):
     )
     inputs, prompt = real_BP.shape
     one_B1 = jnp.ones((inputs, 1), jnp.int32)
-    room = jax.tree.leaves(cache.written)[0].shape[-2]
     mask = masks.Mask(
       query_segments_BQ=one_B1,
-      key_segments_BK=jnp.pad(real_BP, ((0, 0), (0, room)), constant_values=1),
+      key_segments_BK=jnp.pad(
+        real_BP, ((0, 0), (0, cache.room)), constant_values=1
+      ),
       causal=True,
       first=prompt + cache.index,
     )

@@ -27,8 +27,9 @@ class Cache:
   Attributes:
     read: (keys, values) of the prompts, [B, G, P, D] a layer: rows that go on
       from the same prompt share them.
-    written: (keys, values) of what follows, [R, G, 1, L, D] a layer; or, where
-      rows change places, [B, G, N, L, D] of the N rows of each input.
+    written: (keys, values) of what follows, [R, G, L, D] a layer; or, where
+      rows change places, [B, G, L * N, D]: of each place those of the N rows of
+      an input side by side.
     index: how many tokens were written.
     writers_BNL: None, or where rows change places, which row of the same input
       wrote each token that a row goes on from; of tokens to come, itself.
@@ -45,15 +46,22 @@ class Cache:
 
     def room(x_BGPD):
       *most, _, d = x_BGPD.shape
-      return jnp.zeros((*most, 1, length, d), x_BGPD.dtype)
+      return jnp.zeros((*most, length, d), x_BGPD.dtype)
 
     return cls(read, jax.tree.map(room, read), jnp.zeros((), jnp.int32))
+
+  @property
+  def room(self):
+    """How many tokens can be written."""
+    if self.writers_BNL is not None:
+      return self.writers_BNL.shape[-1]
+    return jax.tree.leaves(self.written)[0].shape[-2]
 
   def repeat(self, n):
     """Each row n times, one after the other, before any changes places."""
     if self.writers_BNL is not None:
       raise ValueError('rows that changed places are not repeated')
-    written = jax.tree.map(lambda x: jnp.repeat(x, n, -5), self.written)
+    written = jax.tree.map(lambda x: jnp.repeat(x, n, -4), self.written)
     return dataclasses.replace(self, written=written)
 
   def reorder(self, rows_R):
@@ -63,23 +71,23 @@ class Cache:
     """
     inputs = jax.tree.leaves(self.read)[0].shape[-4]
     n = len(rows_R) // inputs
-    rows_BN = rows_R.reshape(inputs, n) % n
     written, writers_BNL = self.written, self.writers_BNL
-    length = jax.tree.leaves(written)[0].shape[-2]
-    own_BNL = jnp.broadcast_to(
-      jnp.arange(n, dtype=jnp.int32)[:, None], (inputs, n, length)
-    )
+    own_N1 = jnp.arange(n, dtype=jnp.int32)[:, None]
     if writers_BNL is None:
 
-      def together(x):
-        *layers, _, g, _, _, d = x.shape
-        return x.reshape(*layers, inputs, n, g, length, d).swapaxes(-4, -3)
+      def together(x_RGLD):
+        *layers, _, g, length, d = x_RGLD.shape
+        x_BNGLD = x_RGLD.reshape(*layers, inputs, n, g, length, d)
+        x_BGLND = jnp.moveaxis(x_BNGLD, -4, -2)
+        return x_BGLND.reshape(*layers, inputs, g, length * n, d)
 
-      written, writers_BNL = jax.tree.map(together, written), own_BNL
+      writers_BNL = jnp.broadcast_to(own_N1, (inputs, n, self.room))
+      written = jax.tree.map(together, written)
+    rows_BN1 = rows_R.reshape(inputs, n, 1) % n
     writers_BNL = jnp.where(
-      jnp.arange(length) < self.index,
-      jnp.take_along_axis(writers_BNL, rows_BN[:, :, None], 1, mode='clip'),
-      own_BNL,
+      jnp.arange(self.room) < self.index,
+      jnp.take_along_axis(writers_BNL, rows_BN1, 1, mode='clip'),
+      own_N1,
     )
     return dataclasses.replace(self, written=written, writers_BNL=writers_BNL)
 
@@ -93,29 +101,27 @@ class Cache:
 
     def write(all_N, new_R1GD):
       apart = isinstance(all_N, tuple)
-      old = all_N[layer] if apart else all_N
-      b, g, n, _, d = old.shape[-5:]
-      new = new_R1GD.reshape(b, n, g, 1, d).swapaxes(1, 2).astype(old.dtype)
-      place = zero, zero, zero, self.index, zero
+      old_bGKD = all_N[layer] if apart else all_N
+      b, g, _, d = old_bGKD.shape[-4:]
+      new_bGND = new_R1GD.reshape(b, -1, g, d).swapaxes(1, 2)
+      new = new_bGND.astype(old_bGKD.dtype)
+      place = zero, zero, self.index * new.shape[2], zero
       if apart:
-        new = jax.lax.dynamic_update_slice(old, new, place)
+        new = jax.lax.dynamic_update_slice(old_bGKD, new, place)
         return *all_N[:layer], new, *all_N[layer + 1 :]
-      return jax.lax.dynamic_update_slice(old, new[None], (layer, *place))
+      return jax.lax.dynamic_update_slice(all_N, new[None], (layer, *place))
 
     def read(all_N):
       if isinstance(all_N, tuple):
         return all_N[layer]
       return jax.lax.dynamic_index_in_dim(all_N, layer, keepdims=False)
 
-    def join(x_bGNLD):
-      b, g, _, _, d = x_bGNLD.shape
-      return x_bGNLD.reshape(b, g, -1, d)
-
     new = keys_R1GD, values_R1GD
-    written = tuple(map(write, self.written, new))
-    return dataclasses.replace(self, written=written), [
-      tuple(map(read, self.read)),
-      tuple(join(read(x)) for x in written),
+    cache = dataclasses.replace(
+      self, written=tuple(map(write, self.written, new))
+    )
+    return cache, [
+      tuple(map(read, part)) for part in (cache.read, cache.written)
     ]
 
 

@@ -27,7 +27,7 @@ def attend(q_R1HD, parts, mask, bias=None, scale=1.0, writers_BNL=None):
     bias: None, or positions.Toeplitz.
     scale: a factor of the logits.
     writers_BNL: None, or which row of the same input has the key and value of
-      each place in the last part, [B, G, N * L, D], that a row sees.
+      each place in the last part, [B, G, L * N, D], that a row sees.
 
   Returns:
     y_R1HD.
@@ -54,8 +54,8 @@ def attend(q_R1HD, parts, mask, bias=None, scale=1.0, writers_BNL=None):
 
   if writers_BNL is not None:
     n = rows // inputs
-    own_BNNL = writers_BNL[:, :, None] == jnp.arange(n)[None, None, :, None]
-    own = own_BNNL[:, None, :, None]  # B G N R N L
+    own_BNLN = writers_BNL[..., None] == jnp.arange(n)
+    own = own_BNLN[:, None, :, None]  # B G N R L N
 
   logits = [
     unfold(
@@ -69,8 +69,8 @@ def attend(q_R1HD, parts, mask, bias=None, scale=1.0, writers_BNL=None):
     for k_BGKD, _ in parts
   ]
   if writers_BNL is not None:
-    each = logits[-1].reshape(*shape, n, -1)
-    logits[-1] = jnp.where(own, each, 0).sum(-2)
+    each = logits[-1].reshape(*shape, -1, n)
+    logits[-1] = jnp.where(own, each, 0).sum(-1)
   logits_BGNRK = jnp.concatenate(logits, axis=-1)
   if scale != 1:
     logits_BGNRK = logits_BGNRK * jnp.asarray(scale, wide)
@@ -87,7 +87,7 @@ def attend(q_R1HD, parts, mask, bias=None, scale=1.0, writers_BNL=None):
     start, end = end, end + found.shape[-1]
     weights = weights_BGNRK[..., start:end]
     if writers_BNL is not None and end == weights_BGNRK.shape[-1]:
-      weights = jnp.where(own, weights[..., None, :], 0).reshape(*shape, -1)
+      weights = jnp.where(own, weights[..., None], 0).reshape(*shape, -1)
     weights = fold(weights, len(v_BGKD))
     y_BGNRD += unfold(jnp.einsum('BGMK,BGKD->BGMD', weights, v_BGKD))
   return y_BGNRD.swapaxes(1, 2).reshape(rows, 1, h, d)
