@@ -98,7 +98,14 @@ def load(options):
       'no recipe',
       fix='--gin_file=NAME (t5x_lite recipes lists them), or --corpus=FILES',
     )
-  return config.load(files, bindings)
+  return config.load(files, [*_instead(bindings), *bindings])
+
+
+def _instead(bindings):
+  """Takes back what a recipe learns from where the command line says another."""
+  names = {f'Data.{name}' for name in ('corpus', 'task', 'mixture')}
+  said = {binding.split('=')[0].strip() for binding in bindings} & names
+  return [f'{name}=None' for name in sorted(names - said)] if said else []
 
 
 def train(options):
