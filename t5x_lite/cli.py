@@ -14,6 +14,7 @@ import t5x_lite
 from t5x_lite import allocator
 from t5x_lite import decoding_options
 from t5x_lite import errors
+from t5x_lite import looking_options
 from t5x_lite import objects
 from t5x_lite import processes
 from t5x_lite import values
@@ -46,7 +47,9 @@ The same command goes on where a stopped run left off.""",
   t5x_lite cache --gin_file=my.gin --beam_runner=DirectRunner \\
     --direct_running_mode=multi_processing --direct_num_workers=4
 Stopped, the same command goes on. Training does it, too, when it must.""",
-  'inspect': 't5x_lite inspect --gin_file=t5/bytes --corpus=my.txt --rows=2',
+  'inspect': """t5x_lite inspect --gin_file=t5/bytes --corpus=my.txt --rows=2
+  t5x_lite inspect --gin_file=my.gin --picture=data.png
+  t5x_lite inspect --store=stores/my-0123456789abcdef""",
   'launch': 't5x_lite launch local --processes=2 --devices=4 \\\n'
   '    train --corpus=my.txt --workdir=runs/mine',
 }
@@ -214,10 +217,9 @@ def make_parser():
     help='make it on Apache Beam; further options are passed on to it',
   )
 
-  add = command('inspect', 'shows a batch as a person would read it')
-  add('--rows', type=values.positive, default=2, help='how many examples')
-  add('--position', type=values.natural, default=0, help='the first example')
-  add('--split', choices=('train', 'validation'), default='train', help='split')
+  add = command('inspect', 'shows data as a person would read it, and figures')
+  add('--task_module', **TASK_MODULE)
+  looking_options.add(add)
 
   add = command('launch', 'starts a command in several processes')
   add('where', choices=['local'], help='on this machine, with CPU devices')

@@ -1,8 +1,10 @@
 """What each command of the command line does."""
 
 import dataclasses
+import functools
 import json
 import platform
+import sys
 
 import jax
 
@@ -17,9 +19,11 @@ from t5x_lite import errors
 from t5x_lite import fit as fitting
 from t5x_lite import infer as inference
 from t5x_lite import lines as inputs
+from t5x_lite import looking
 from t5x_lite import metrics
 from t5x_lite import models
 from t5x_lite import partitioning
+from t5x_lite import portrait
 from t5x_lite import processes
 from t5x_lite import profiling
 from t5x_lite import quickstart as guided
@@ -102,7 +106,7 @@ def load(options):
 
 
 def _instead(bindings):
-  """Takes back what a recipe learns from where the command line says another."""
+  """Takes back what a recipe learns from, where another is given."""
   names = {f'Data.{name}' for name in ('corpus', 'task', 'mixture')}
   said = {binding.split('=')[0].strip() for binding in bindings} & names
   return [f'{name}=None' for name in sorted(names - said)] if said else []
@@ -292,13 +296,71 @@ def cache(options):
 
 
 def inspect(options):
-  """Prints a few examples."""
+  """Prints a few examples, and figures of them all."""
+  if options.picture and not options.picture.endswith('.png'):
+    raise errors.ConfigError(
+      '--picture is drawn as PNG',
+      got=options.picture,
+      expected='a name that ends with .png',
+    )
+  say = print
+  if options.json:
+    say = functools.partial(print, file=sys.stderr)
+  look = _look_at_run if options.store is None else _look_at_store
+  figures = look(options, say)
+  if options.picture:
+    portrait.draw(figures, options.picture)
+    say(f'drawn: {options.picture}')
+  if options.json:
+    print(json.dumps(figures, indent=2))
+  else:
+    portrait.tell(figures)
+
+
+def _look_at_run(options, say):
   run = load(options)
+  data.tasks.import_modules(options.task_module, say)
   vocabulary = data.load_vocabulary(run.data)
   data.check(run, vocabulary)
-  stores = fitting.open_stores(run, vocabulary, print)
+  stores = fitting.open_stores(run, vocabulary, say)
   batches = data.Batches(run, stores, vocabulary, options.split)
-  show.batch(batches.at(options.position, options.rows), vocabulary)
+  if options.rows and not options.json:
+    show.batch(batches.at(options.position, options.rows), vocabulary)
+  return looking.of_run(
+    run,
+    stores,
+    batches,
+    vocabulary,
+    options.split,
+    options.position,
+    options.examples,
+  )
+
+
+def _look_at_store(options, say):
+  """The same of a store by itself, as text if its vocabulary is given."""
+  if options.corpus is not None:
+    raise errors.ConfigError(
+      '--corpus and --store are both given', expected='one of them'
+    )
+  store = looking.open_store(options.store)
+  bindings = [f'Data.corpus={options.store!r}', *options.bindings]
+  run = config.load(
+    options.gin_file or [ANY_CORPUS], [*_instead(bindings), *bindings]
+  )
+  vocabulary = data.load_vocabulary(run.data)
+  if store.manifest['vocabulary']['fingerprint'] != vocabulary.fingerprint:
+    say(
+      'shown as ids: the store is of another vocabulary than Data.vocabulary, '
+      f'{run.data.vocabulary!r} with Data.extra_ids {run.data.extra_ids}'
+    )
+    vocabulary = None
+  if options.rows and not options.json:
+    found = looking.stored_examples(
+      store, options.split, options.position, options.rows
+    )
+    portrait.examples(found, options.position, vocabulary)
+  return looking.of_store(store, options.split, options.examples)
 
 
 def quickstart(options):

@@ -5,15 +5,29 @@ from rich import console as rich_console
 from rich import text as rich_text
 
 
-def table(rows, right=1):
-  """Prints rows of text in aligned columns, the last few to the right."""
+def lines(rows, right=1):
+  """Rows of text in aligned columns, the last few to the right, as one text."""
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  found = []
   for row in rows:
     cells = [
       cell.rjust(width) if n >= len(row) - right else cell.ljust(width)
       for n, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
-    print('  '.join(cells))
+    found.append('  '.join(cells))
+  return '\n'.join(found)
+
+
+def table(rows, right=1):
+  """Prints rows of text as `lines` has them."""
+  print(lines(rows, right))
+
+
+def safe(text):
+  """Text without what would command a terminal, as a corpus may hold it."""
+  return ''.join(
+    c if c.isprintable() or c in '\n\t' else '\ufffd' for c in text
+  )
 
 
 def tokens(ids, counted, vocabulary):
@@ -22,10 +36,7 @@ def tokens(ids, counted, vocabulary):
   run, style = [], None
 
   def flush():
-    text = vocabulary.decode(run)
-    # A corpus may hold what would command the terminal.
-    safe = (c if c.isprintable() or c in '\n\t' else '\ufffd' for c in text)
-    shown.append(''.join(safe), style=style)
+    shown.append(safe(vocabulary.decode(run)), style=style)
     run.clear()
 
   for token, counts in zip(map(int, ids), counted, strict=True):
@@ -74,15 +85,19 @@ def batch(features, vocabulary, console=None):
       console.print(f'[bold]{name}[/]  [dim]{values.dtype}{[len(values)]}[/]')
       if name.endswith('_tokens'):
         side = name.split('_')[0]
-        real = example[f'{side}_segment_ids'] > 0
+        segments = example[f'{side}_segment_ids']
         counted = (
           example[f'{side}_loss_weights'] > 0
           if name.endswith('_target_tokens')
-          else real
+          else segments > 0
         )
-        console.print(tokens(values[real], counted[real], vocabulary))
-        if not real.all():
-          console.print(f'[dim]and {int((~real).sum())} of padding[/]')
+        for segment in range(1, max(segments.max(), 1) + 1):
+          here = segments == segment
+          if segments.max() > 1:  # several in a row, apart
+            console.print(f'[bold]{segment}[/]  [dim]{here.sum()} tokens[/]')
+          console.print(tokens(values[here], counted[here], vocabulary))
+        if padding := int((segments == 0).sum()):
+          console.print(f'[dim]and {padding} of padding[/]')
       elif name.endswith('_positions'):
         console.print(f'{values.min()} to {values.max()}')
       else:

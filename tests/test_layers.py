@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 # A module imports only from the lines above its own; a folder also from itself.
 LEVELS = """
 errors allocator noise values numbers
-specs processes objects
+specs processes objects looking_options
 storage record watching
 recipes manifest best lines parts decoding_options vocabulary_options
 config partitioning flops metrics profiling
@@ -20,7 +20,7 @@ decoding checkpoints reporting data
 evaluate tasks
 measures results
 infer train show scores
-loop pretrained
+loop pretrained looking portrait
 fit bulk
 assess caching
 quickstart launch

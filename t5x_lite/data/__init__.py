@@ -21,6 +21,7 @@ from t5x_lite.data.building import open_or_build
 from t5x_lite.data.corpora import documents
 from t5x_lite.data.mixtures import parts
 from t5x_lite.data.pairs import origin
+from t5x_lite.data.store import MANIFEST
 from t5x_lite.data.store import Store
 from t5x_lite.data.streams import Stream
 from t5x_lite.data.vocabularies import Vocabulary
@@ -32,6 +33,7 @@ from t5x_lite.data.vocabulary_files import load as load_vocabulary
 _ENOUGH = 1_000_000  # characters that a vocabulary is measured on
 
 __all__ = [
+  'MANIFEST',
   'Batches',
   'Store',
   'Stream',

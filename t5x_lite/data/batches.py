@@ -14,6 +14,7 @@ from t5x_lite import errors
 from t5x_lite import specs
 from t5x_lite.data import mixing
 from t5x_lite.data import mixtures
+from t5x_lite.data import order
 from t5x_lite.data import rows
 
 
@@ -211,15 +212,34 @@ class Batches:
       rows: of the batch, those to make; None for all.
     """
     places_B = position + (np.arange(size) if rows is None else rows)
-    if self._schedule is None:
-      [part] = self.parts.values()
-      return part.at(places_B)
-    part_B, number_B = self._schedule.at(places_B)
+    part_B, number_B = self._turns(places_B)
     return _merged(
       (part_B == n, part.at(number_B[part_B == n]))
       for n, part in enumerate(self.parts.values())
       if (part_B == n).any()
     )
+
+  def sources(self, position, size):
+    """Which of the parts, by number, each of these rows is of, int [size]."""
+    return self._turns(position + np.arange(size))[0]
+
+  def _turns(self, places_B):
+    """(part of each place, which of that part's rows), each [B]."""
+    if self._schedule is not None:
+      return self._schedule.at(places_B)
+    if len(self.parts) == 1:
+      return np.zeros(len(places_B), np.int32), places_B
+    # What is not trained on has no rates: every row once an epoch.
+    epoch_B, place_B = np.divmod(places_B, self.num_rows)
+    index_B = order.permutation(
+      self.num_rows, f'{self._seed} mixture', epoch_B, place_B
+    )
+    count_P = np.array([part.count for part in self.parts.values()])
+    end_P = np.cumsum(count_P)
+    part_B = np.searchsorted(end_P, index_B, side='right')
+    return part_B, index_B - (end_P - count_P)[part_B] + epoch_B * count_P[
+      part_B
+    ]
 
   def evaluation(self, size, limit=None, rows=None):
     """Batches of each example once, one a row, in order, drawn always alike.
@@ -255,7 +275,10 @@ class Batches:
   def shares(self):
     """{part: (share of the examples that was asked for, that it has)}."""
     if self._schedule is None:
-      return dict.fromkeys(self.parts, (1.0, 1.0))
+      return {
+        name: (part.examples / self.num_examples,) * 2
+        for name, part in self.parts.items()
+      }
     each = [part.examples / part.count for part in self.parts.values()]
     found = []
     for rows_of in (self._schedule.shares, self._schedule.counts):

@@ -26,6 +26,7 @@ class Rows:
   Attributes:
     count: rows of an epoch.
     examples: examples of an epoch.
+    limits: {side: most tokens of it in an example}, as of `units`.
     digest: of what is in each row besides the store and the run.
   """
 
@@ -44,6 +45,7 @@ class Rows:
     self._widths, self._seed = widths, run.seed if seed is None else seed
     self._run, self._bins = run, None
     self.count = self.examples = self._units.count
+    self.limits = self._units.limits
     self.digest = self._units.digest
     if run.data.pack and split == 'train':
       settings = {

@@ -168,7 +168,7 @@ class Stream:
         expected='train',
       )
     limit = self._run.evaluation.examples
-    kept = list(itertools.islice(make(self._pass(name)), limit))
+    kept = list(itertools.islice(make(self.documents(name)), limit))
     if not kept:
       raise errors.DataError(
         f"split '{name}' has no example",
@@ -177,7 +177,11 @@ class Stream:
     count = len(kept) if kind is _Pairs else sum(map(len, kept))
     return kind(lambda index_B: [kept[int(n)] for n in index_B], count)
 
-  def _pass(self, name):
+  def documents(self, name):
+    """Tokens of each document of a split, or of inputs and targets in turn.
+
+    As they come, once.
+    """
     return _tokens(self._run, self._vocabulary, name)
 
   def _endless(self):

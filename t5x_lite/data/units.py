@@ -2,6 +2,8 @@
 
 Each kind offers:
   count: how many there are;
+  limits: {side: most tokens of it that an example takes}, where the sides are
+    'inputs' and 'targets', or of text 'documents';
   digest: of what tells them apart besides the store and the run;
   sizes(first, last): most tokens of inputs, of targets, and of both that each
     of some examples takes, whatever is drawn: int [J, 3];
@@ -38,6 +40,7 @@ class _Text:
     self._raw = self._corruption.raw_length(
       run.objective, run.data.lengths, vocabulary
     )
+    self.limits = {'documents': self._raw}
     self._tokens = store.split(split)
     if self._corruption.ENDS_DOCUMENTS and not run.data.stream:
       self._tokens = ending.Ended(self._tokens, vocabulary.eos_id)
@@ -183,6 +186,7 @@ class Pairs:
     self._widths = self._corruption.pair_widths(
       run.objective, run.data.lengths, vocabulary
     )
+    self.limits = dict(zip(('inputs', 'targets'), self._widths, strict=True))
     self._pairs = store.split(split)
     self.count = self._pairs.num_pairs
     # What a task's own Python gives may change while its files do not.
