@@ -43,9 +43,9 @@ def histogram(length_N):
     step * 10**power
     for power in itertools.count()
     for step in (1, 2, 5)
-    if step * 10**power * (_BARS - 1) > most
+    if most // (step * 10**power) + 2 <= _BARS
   )
-  bars = min(int(length_N.max()) // width + 1, _BARS)
+  bars = min(int(length_N.max()) // width, most // width + 1) + 1
   bar_N = np.minimum(length_N // width, bars - 1)
   return {
     'starts': [n * width for n in range(bars)],
@@ -162,37 +162,47 @@ def of_split(store, split, wanted, limits=(), vocabulary=None):
 
 
 def _filled(batches, widths, position, wanted):
-  """({stack: tokens of each part, [P]}, rows of each, examples of each)."""
+  """What rows hold, by the part that they are of.
+
+  Returns:
+    {'rows', 'examples', each stack: its tokens, 'fuller': share of the places
+    of the fuller stack, summed}, each [P].
+  """
   parts = len(batches.parts)
   most = max(_PLACES // sum(widths.values()), _ROWS)
   count = min(wanted, batches.num_rows, most)
-  tokens = {stack: np.zeros(parts) for stack in widths}
-  rows_P, examples_P = np.zeros((2, parts), int)
+  found = {
+    name: np.zeros(parts) for name in ('rows', 'examples', 'fuller', *widths)
+  }
   for first in range(0, count, _ROWS):
     at, size = position + first, min(_ROWS, count - first)
     part_B, batch = batches.sources(at, size), batches.at(at, size)
-    rows_P += np.bincount(part_B, minlength=parts)
-    examples_B = np.zeros(size, int)
-    for stack in widths:
+    examples_B, fuller_B = np.zeros((2, size))
+    for stack, width in widths.items():
       segments_BL = batch[f'{stack}_segment_ids']
       real_B = (segments_BL > 0).sum(1)
-      tokens[stack] += np.bincount(part_B, real_B, parts)
       examples_B = np.maximum(examples_B, segments_BL.max(1))
-    np.add.at(examples_P, part_B, examples_B)
-  return tokens, rows_P, examples_P
+      fuller_B = np.maximum(fuller_B, real_B / width)
+      np.add.at(found[stack], part_B, real_B)
+    np.add.at(found['rows'], part_B, 1)
+    np.add.at(found['examples'], part_B, examples_B)
+    np.add.at(found['fuller'], part_B, fuller_B)
+  return found
 
 
-def _rows(widths, tokens, rows, examples):
-  """What is told of some rows: a share of padding is 1 - tokens / places."""
+def _rows(widths, found):
+  """What is told of rows; a share of padding is 1 - tokens / places."""
+  rows = int(found['rows'])
   if not rows:
     return {'rows': 0}
   return {
-    'rows': int(rows),
-    'examples_per_row': float(examples / rows),
+    'rows': rows,
+    'examples_per_row': float(found['examples'] / rows),
     'padding': {
-      stack: float(1 - tokens[stack] / (rows * width))
+      stack: float(1 - found[stack] / (rows * width))
       for stack, width in widths.items()
     },
+    'padding_of_fuller_stack': float(1 - found['fuller'] / rows),
   }
 
 
@@ -208,17 +218,18 @@ def of_batches(batches, widths, position, wanted):
   Returns:
     ({part: figures}, figures of all of them together).
   """
-  tokens, rows_P, examples_P = _filled(batches, widths, position, wanted)
-  found = {}
+  found = _filled(batches, widths, position, wanted)
+  parts = {}
   for n, (name, rates) in enumerate(batches.shares().items()):
-    here = {stack: x[n] for stack, x in tokens.items()}
-    drawn = float(examples_P[n] / examples_P.sum())
-    found[name] = {
-      'rows': _rows(widths, here, rows_P[n], examples_P[n]),
-      'rate': dict(zip(('wanted', 'schedule', 'drawn'), (*rates, drawn))),
+    here = {key: x_P[n] for key, x_P in found.items()}
+    drawn = float(here['examples'] / found['examples'].sum())
+    parts[name] = {
+      'rows': _rows(widths, here),
+      'rate': dict(
+        zip(('wanted', 'schedule', 'drawn'), (*rates, drawn), strict=True)
+      ),
     }
-  whole = {stack: x.sum() for stack, x in tokens.items()}
-  return found, _rows(widths, whole, rows_P.sum(), examples_P.sum())
+  return parts, _rows(widths, {key: x_P.sum() for key, x_P in found.items()})
 
 
 def of_run(run, stores, batches, vocabulary, split, position, wanted):
@@ -252,7 +263,6 @@ def open_store(folder):
   Raises:
     errors.DataError: there is none.
   """
-  path = storage.path(folder)
   if not storage.is_local(folder):
     raise errors.ConfigError(
       'a store in a bucket is looked at in a copy',
@@ -260,6 +270,7 @@ def open_store(folder):
       got=folder,
       fix='give the recipe that it was made by, and --gin.Data.store',
     )
+  path = storage.path(folder)
   manifest = path / data.MANIFEST
   if not manifest.is_file():
     near = path if path.is_dir() else path.parent

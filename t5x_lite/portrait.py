@@ -16,7 +16,7 @@ _FEW = 3  # parts whose histograms fit on a screen
 _MOST = 2000  # tokens of a stored document that are shown
 _COLUMNS = 3
 _PANEL = 1.9  # inches of a histogram's height
-_BAR = 0.26  # inches
+_BAR = 0.2  # inches
 _COLORS = ('tab:blue', 'tab:orange', 'tab:green')
 
 
@@ -109,14 +109,17 @@ def _rows(parts, whole):
   stacks = next(x['padding'] for x in named.values() if x['rows'])
   rows = [('data', 'rows', 'examples a row')]
   rows[0] += tuple(f'padding of the {stack}' for stack in stacks)
+  two = len(stacks) > 1
+  rows[0] += ('of the fuller of a row',) * two
   for name, x in named.items():
     told = (
       (
         f'{x["examples_per_row"]:.2f}',
         *(f'{x["padding"][stack]:.2%}' for stack in stacks),
+        *(f'{x["padding_of_fuller_stack"]:.2%}',) * two,
       )
       if x['rows']
-      else ('',) * (1 + len(stacks))
+      else ('',) * (1 + len(stacks) + two)
     )
     rows.append((name, f'{x["rows"]:,}', *told))
   return rows
@@ -191,19 +194,20 @@ def draw(figures, file):
   columns = min(len(parts), _COLUMNS)
   heights = [_PANEL * grid + 0.5]
   if 'rows' in figures:
-    heights.append(_BAR * _bars_of(parts) + 1.0)
-    if len(parts) > 1:
-      heights.append(_BAR * 3 * len(parts) + 1.0)
+    stacks = len(figures['rows']['padding'])
+    several = len(parts) > 1
+    heights.append(_BAR * stacks * (len(parts) + several) + 1.0)
+    heights += [_BAR * 3 * len(parts) + 1.0] * several
   picture = figure.Figure(
     figsize=(9, sum(heights)), dpi=120, layout='constrained'
   )
   panels = picture.subfigures(
     len(heights), squeeze=False, height_ratios=heights
   )[:, 0]
-  all_axes = panels[0].subplots(grid, columns, squeeze=False).flat
+  all_axes = panels[0].subplots(grid, columns, squeeze=False).ravel()
   for axes, (name, part) in zip(all_axes, parts.items(), strict=False):
     _draw_lengths(axes, name, part)
-  for axes in list(all_axes)[len(parts) :]:
+  for axes in all_axes[len(parts) :]:
     axes.set_visible(False)
   panels[0].suptitle(
     f'Tokens of each, {figures["split"]}; dashed: the most that a row takes',
@@ -217,11 +221,6 @@ def draw(figures, file):
   content = io.BytesIO()
   picture.savefig(content, format='png')
   storage.write_bytes(storage.path(file), content.getvalue())
-
-
-def _bars_of(parts):
-  padding = [x['rows'].get('padding', ()) for x in parts.values()]
-  return sum(map(len, padding)) + (len(parts) > 1) * max(map(len, padding))
 
 
 def _draw_lengths(axes, name, part):
@@ -242,39 +241,35 @@ def _draw_lengths(axes, name, part):
     axes.legend(frameon=False, fontsize=7)
 
 
-def _barh(axes, rows, title):
-  """Bars of (name, share, color), from above down."""
-  labels, shares, colors = zip(*rows, strict=True)
-  places = np.arange(len(rows))
-  axes.barh(places, shares, height=0.75, color=colors, alpha=0.75)
-  most = max(shares)
-  for place, share in zip(places, shares, strict=True):
-    axes.text(
-      share + 0.01 * most, place, f'{share:.2%}', va='center', fontsize=7
-    )
-  axes.set_yticks(places, labels, fontsize=7)
-  axes.set_ylim(len(rows) - 0.4, -0.6)
-  axes.set_xlim(0, 1.1 * most)
+def _groups(axes, groups, title):
+  """Bars of {name: {kind: share}}, those of a name together, from above."""
+  place, ticks, most = 0.0, [], 0.0
+  for name, shares in groups.items():
+    for color, (kind, share) in zip(_COLORS, shares.items(), strict=False):
+      label = None if ticks else kind
+      axes.barh(place, share, 0.9, color=color, alpha=0.75, label=label)
+      axes.text(share, place, f' {share:.2%}', va='center', fontsize=7)
+      place, most = place + 1, max(most, share)
+    ticks.append((place - (len(shares) + 1) / 2, name[:40]))
+    place += 0.6
+  axes.set_yticks(*zip(*ticks, strict=True), fontsize=8)
+  axes.set_ylim(place - 0.6, -1)
+  axes.set_xlim(0, 1.25 * most)
   axes.set_xticks([])
   axes.set_title(title, loc='left', fontsize=10)
   axes.spines[['top', 'right', 'bottom']].set_visible(False)
+  axes.legend(frameon=False, fontsize=8, loc='upper right')
 
 
 def _draw_fill(axes, parts):
-  rows = [
-    (f'{name[:40]} {stack}', 1 - padding, color)
-    for name, x in parts.items()
-    for color, (stack, padding) in zip(
-      _COLORS, x['rows'].get('padding', {}).items(), strict=False
-    )
-  ]
-  _barh(axes, rows, 'Places of rows that hold a token; the rest is padding')
+  groups = {
+    name: {stack: 1 - x for stack, x in part['rows']['padding'].items()}
+    for name, part in parts.items()
+    if part['rows']['rows']
+  }
+  _groups(axes, groups, 'Places of rows that hold a token; the rest is padding')
 
 
 def _draw_rates(axes, parts):
-  rows = [
-    (f'{name[:40]} {kind}', rate, color)
-    for name, x in parts.items()
-    for color, (kind, rate) in zip(_COLORS, x['rate'].items(), strict=True)
-  ]
-  _barh(axes, rows, 'Share of the examples')
+  groups = {name: part['rate'] for name, part in parts.items()}
+  _groups(axes, groups, 'Share of the examples')
