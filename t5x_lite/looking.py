@@ -258,10 +258,10 @@ def of_store(store, split, wanted):
 
 
 def open_store(folder):
-  """The data.Store in a folder.
+  """The data.Store in a folder, or in the one that a glob matches.
 
   Raises:
-    errors.DataError: there is none.
+    errors.DataError: there is none, or several.
   """
   if not storage.is_local(folder):
     raise errors.ConfigError(
@@ -271,18 +271,19 @@ def open_store(folder):
       fix='give the recipe that it was made by, and --gin.Data.store',
     )
   path = storage.path(folder)
-  manifest = path / data.MANIFEST
-  if not manifest.is_file():
-    near = path if path.is_dir() else path.parent
-    found = sorted(str(x.parent) for x in near.glob(f'*/{data.MANIFEST}'))
-    raise errors.DataError(
-      'no tokenised corpus in this folder',
-      where='--store',
-      got=folder,
-      expected=' or '.join(found[:3]) or f'a folder with {data.MANIFEST}',
-      choices=found,
-    )
-  return data.Store(path)
+  found = [path] if path.exists() else sorted(path.parent.glob(path.name))
+  found = [str(x) for x in found if (x / data.MANIFEST).is_file()]
+  if len(found) == 1:
+    return data.Store(found[0])
+  near = path if path.is_dir() else path.parent
+  near = found or sorted(str(x.parent) for x in near.glob(f'*/{data.MANIFEST}'))
+  raise errors.DataError(
+    'several tokenised corpora' if found else 'no tokenised corpus',
+    where='--store',
+    got=folder,
+    expected=' or '.join(near[:3]) or f'a folder with {data.MANIFEST}',
+    choices=near,
+  )
 
 
 def stored_examples(store, split, position, count):

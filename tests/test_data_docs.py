@@ -26,6 +26,9 @@ SAYS = {
   'pack': ['2 x'],
   'Mixture': ['example 1'],
   'stream': ['example 1'],
+  '--picture': ['drawn: data.png', 'copies', 'padding of the encoder'],
+  '--json': ['"split": "validation"'],
+  '--store': ['example 2', 'line '],
 }
 
 

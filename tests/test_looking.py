@@ -326,6 +326,10 @@ def test_a_store_of_pairs(command, tmp_path):
     (['--store=nowhere'], 3, ['no tokenised corpus', 'nowhere']),
     (['--store={0}'], 3, ['no tokenised corpus', '/bad']),
     (['--store={0}/bad'], 3, ['damaged', 'bad/manifest.json']),
+    (['--store={0}/b*'], 3, ['damaged', 'bad/manifest.json']),
+    (['--store={0}/[bz]a*'], 3, ['damaged', 'bad/manifest.json']),
+    (['--store={0}/*'], 3, ['several', '/bad or ', '/bas']),
+    (['--store={0}/x*'], 3, ['no tokenised corpus', 'x*']),
     (['--store={0}', '--corpus=a.txt'], 2, ['--corpus and --store']),
     (['--store=gs://bucket/x'], 2, ['--store', 'copy']),
     (['--corpus={0}/my.txt', '--picture=a.jpg'], 2, ['a.jpg', '.png']),
@@ -347,8 +351,9 @@ def test_a_store_of_pairs(command, tmp_path):
 def test_what_is_wrong_is_one_message(
   command, corpus, tmp_path, options, code, words
 ):
-  (tmp_path / 'bad').mkdir()
-  (tmp_path / 'bad' / 'manifest.json').write_text('{}')
+  for name in ('bad', 'bas') if '{0}/*' in options[0] else ('bad',):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'manifest.json').write_text('{}')
   filled = [option.format(tmp_path) for option in options]
   said = command('inspect', *filled, code=code)
   for word in words:
