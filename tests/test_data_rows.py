@@ -212,6 +212,35 @@ def test_bins_hold_all_and_no_more_than_there_is_room(kinds):
     assert bin_J.max() + 1 <= max(least * 1.6, 1)
 
 
+def least_bins(size_J, room):
+  """A bound that no packing is below (Martello and Toth 1990, L2)."""
+  found = 0
+  for small in range(room // 2 + 1):
+    alone = (size_J > room - small).sum()
+    large_N = size_J[(size_J > room / 2) & (size_J <= room - small)]
+    rest = size_J[(size_J >= small) & (size_J <= room / 2)].sum()
+    over = rest - (room - large_N).sum()
+    more = max(0, int(np.ceil(over / room)))
+    found = max(found, alone + len(large_N) + more)
+  return found
+
+
+@pytest.mark.parametrize('mean', [40, 150, 300, 500])
+@pytest.mark.parametrize('kinds', [1, 2])
+def test_bins_are_nearly_as_few_as_can_be(kinds, mean):
+  """Texts of any length, cut to a row: the longer, the emptier it must be."""
+  rng = np.random.default_rng(mean)
+  length = rng.lognormal(np.log(mean), 0.5, 5000)
+  sizes = np.column_stack([length, 3 + length / 20])[:, :kinds]
+  room = (512, 128)[:kinds]
+  sizes = np.minimum(np.maximum(sizes, 1), room).astype(int)
+  bins = packing.pack(sizes, room).max() + 1
+  least = max(map(least_bins, sizes.T, room))
+  assert bins <= 1.01 * least
+  if mean < 100:
+    assert (sizes.sum(0) / np.multiply(bins, room)).max() > 0.95
+
+
 def test_best_fit_is_exact_where_it_can_be():
   assert packing.pack([[6], [4], [5], [5], [10]], (10,)).max() + 1 == 3
 
