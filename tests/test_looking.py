@@ -98,7 +98,7 @@ def test_histogram():
 @pytest.mark.parametrize('lone', [False, True])
 def test_figures_of_pairs_are_exact(tmp_path, lone):
   path = write_pairs(tmp_path / 'p.jsonl', PAIRS)
-  run = a_run(lone, corpus=path, lengths={'inputs': 6, 'targets': 4})
+  run = a_run(lone, corpus=path, lengths={'inputs': 6, 'targets': 3})
   found, _, _ = look(run)
   part = found['parts'][path]
   assert part['kind'] == 'pairs'
@@ -113,20 +113,20 @@ def test_figures_of_pairs_are_exact(tmp_path, lone):
   assert (inputs['shortest'], inputs['longest']) == (2, 9)
   assert inputs['mean'] == pytest.approx(23 / 5)
   assert (inputs['limit'], inputs['longer']) == (6, pytest.approx(1 / 5))
-  assert (targets['limit'], targets['longer']) == (4, 0)
+  assert (targets['limit'], targets['longer']) == (3, 0)
   rows = part['rows']
   assert rows == found['rows'] and rows['rows'] == 5
   assert rows['examples_per_row'] == 1
   kept = 4 + 4 + 4 + 6 + 2
   if lone:
-    padding = {'decoder': pytest.approx(1 - (kept + 11) / 50)}
-    fuller = (kept + 11) / 50
+    padding = {'decoder': pytest.approx(1 - (kept + 11) / 45)}
+    fuller = (kept + 11) / 45
   else:
     padding = {
       'encoder': pytest.approx(1 - kept / 30),
-      'decoder': pytest.approx(1 - 11 / 20),
+      'decoder': pytest.approx(1 - 11 / 15),
     }
-    fuller = (4 / 6 + 4 / 6 + 3 / 4 + 1 + 2 / 4) / 5
+    fuller = (2 / 3 + 2 / 3 + 1 + 1 + 2 / 3) / 5
   assert rows['padding'] == padding
   assert rows['padding_of_fuller_stack'] == pytest.approx(1 - fuller)
 
