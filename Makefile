@@ -27,7 +27,7 @@ define install
 @touch $@
 endef
 
-.PHONY: help quickstart test faults parallel oracle beam plans format lint wheel python
+.PHONY: help quickstart data test datatest faults parallel oracle beam plans format lint wheel python
 .DEFAULT_GOAL := help
 
 
@@ -37,8 +37,14 @@ help:  ## this list
 quickstart: $(READY) $(SHAKESPEARE)  ## train a small T5 on Shakespeare, measure it, try it
 	@$(BIN)/t5x_lite quickstart
 
+data: $(READY)  ## fetch what the offline tasks read (ONLY=spam,quiz FOLDER=...)
+	@$(BIN)/python -m t5x_lite.tasks.fetch $(if $(ONLY),--only='$(ONLY)') $(if $(FOLDER),--folder='$(FOLDER)')
+
 test: $(READY) $(SHAKESPEARE)  ## the tests that need neither torch nor a network
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+datatest: $(READY)  ## the offline tasks on the real texts, a minute long
+	@$(BIN)/python -m pytest -m data
 
 faults: $(READY)  ## kill, interrupt and starve a training run, minutes long
 	@$(BIN)/python -m pytest -m faults

@@ -15,7 +15,9 @@ BESIDE = {
 }
 JAX = '>=0.10.2,<0.13'
 GCS = ['gcsfs>=2026.9']
-TASKS = [  # what the metrics of built-in tasks are computed with
+TASKS = [  # what built-in tasks are read by, and their metrics computed with
+  'pysword>=0.2.8,<0.3',
+  'rdata>=1.1,<2',
   'rouge-score>=0.1.2,<0.2',
   'sacrebleu>=2.6,<3',
   'scikit-learn>=1.9,<2',
@@ -31,7 +33,8 @@ setuptools.setup(
   license='Apache-2.0',
   python_requires='>=3.11',
   packages=setuptools.find_packages(include=['t5x_lite', 't5x_lite.*'])
-  + sorted(BESIDE),
+  + sorted(BESIDE)
+  + ['t5x_lite.tasks.readers'],
   package_dir=BESIDE,
   package_data={'t5x_lite.gin': ['README.md', '**/*.gin']},
   entry_points={'console_scripts': ['t5x_lite = t5x_lite.cli:main']},
@@ -46,7 +49,9 @@ setuptools.setup(
     'gin-config>=0.5,<0.6',
     'seqio>=0.0.20,<0.1',
     'tensorflow-datasets>=4.9.10,<5',
+    'importlib_resources>=6.5',  # it prepares datasets with this, undeclared
     'sentencepiece>=0.2.3,<0.3',
+    'tokenizers>=0.22.2,<0.24',
     'protobuf>=7.36,<8',
     'array_record>=0.8.6,<0.9',
     'grain>=0.2.18,<0.3',

@@ -100,3 +100,57 @@ def ratios(contender, ours, clock):
     for theirs, own in zip(contender.turns, ours.turns)
   ]
   return statistics.median(each), min(each), max(each)
+
+
+# -- batches of tokens --------------------------------------------------------
+
+
+def cpu():
+  """CPU seconds of this process and of those it has waited for."""
+  return time.process_time() + sum(os.times()[2:4])
+
+
+def text_tokens(sentinel_from, batch):
+  """Tokens of text in a batch: all but padding, EOS and sentinels."""
+  names = 'encoder_input_tokens', 'decoder_target_tokens'
+  return sum(
+    int(((batch[name] > 1) & (batch[name] < sentinel_from)).sum())
+    for name in names
+    if name in batch
+  )
+
+
+def serve_batches(batches, count, note='', first=20):
+  """A contender's main loop, for a stream of batches without end.
+
+  A turn's CPU time is counted from the end of the turn before it, as threads
+  may work ahead in between.
+
+  Args:
+    batches: iterator of batches.
+    count: batch -> tokens; only asked about the first, between no turns.
+    note: what the table says of it.
+    first: how many those are.
+  """
+  tokens = sum(count(next(batches)) for _ in range(first)) / first
+  begin = cpu()
+  for _ in range(first):
+    next(batches)
+  took = max((cpu() - begin) / first, 1e-6)
+
+  def step():
+    next(batches)
+    return cpu()
+
+  about = {'tokens': tokens, 'cpu': cpu(), 'took': took, 'note': note}
+  serve(step, about)
+
+
+def speeds(contender):
+  """Tokens of a CPU second, in each turn of a contender of batches."""
+  before, found = contender.about['cpu'], []
+  for turn in contender.turns:
+    spent = turn['losses'][-1] - before
+    found.append(len(turn['losses']) * contender.about['tokens'] / spent)
+    before = turn['losses'][-1]
+  return found

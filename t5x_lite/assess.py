@@ -60,6 +60,8 @@ def saved(
         measure = _measures(
           run, model, mesh, changes, examples, batch_size, workdir, say
         )
+        if processes.is_first():
+          results.save_constants(workdir, measure.constants())
       if measures.HELD_OUT in measure.names:
         fingerprint = measure.settings(measures.HELD_OUT)['data']
         fit.check_data(saver, step, fingerprint)

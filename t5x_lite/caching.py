@@ -20,6 +20,11 @@ def run(spec, count=None, runner=None, say=print):
   """
   vocabulary = data.load_vocabulary(spec.data)
   data.check(spec, vocabulary)
+  if spec.data.stream:
+    raise errors.ConfigError(
+      'Data.stream stores nothing, and cache is to',
+      fix='--gin.Data.stream=False',
+    )
   old = signal.signal(signal.SIGTERM, _leave)
   try:
     started = time.monotonic()

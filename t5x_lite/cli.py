@@ -17,6 +17,7 @@ from t5x_lite import errors
 from t5x_lite import objects
 from t5x_lite import processes
 from t5x_lite import values
+from t5x_lite import vocabulary_options
 
 TAKES_RECIPE = ('train', 'vocab', 'cache', 'inspect')
 TAKES_PROCESSES = ('train', 'evaluate', 'infer')
@@ -40,8 +41,7 @@ The same command goes on where a stopped run left off.""",
   '--output=out.jsonl',
   'recipes': 't5x_lite recipes --json',
   'vocab': """t5x_lite vocab --corpus=my.txt --size=8000 --output=my.model
-  t5x_lite train --corpus=my.txt --workdir=runs/mine \\
-    --gin.Data.vocabulary=my.model --gin.Transformer.vocab_size=8064""",
+  t5x_lite vocab --convert=other.model --output=with_sentinels.model""",
   'cache': """t5x_lite cache --gin_file=t5/bytes --corpus='books/*.txt'
   t5x_lite cache --gin_file=my.gin --beam_runner=DirectRunner \\
     --direct_running_mode=multi_processing --direct_num_workers=4
@@ -202,18 +202,8 @@ def make_parser():
   add = command('recipes', 'lists the installed recipes')
   add('--json', action='store_true', help='as a JSON list')
 
-  add = command('vocab', 'trains a SentencePiece vocabulary on a corpus')
-  add('--output', required=True, help='the .model file to write')
-  add(
-    '--size',
-    type=values.positive,
-    default=8000,
-    help='pieces, sentinels included',
-  )
-  add(
-    '--extra_ids', type=values.natural, default=100, help='sentinels among them'
-  )
-  add('--kind', choices=('unigram', 'bpe'), default='unigram', help='algorithm')
+  add = command('vocab', 'trains a vocabulary on a corpus, or converts one')
+  vocabulary_options.add(add)
 
   add = command('cache', 'tokenises what a run learns from, once')
   add('--task_module', **TASK_MODULE)

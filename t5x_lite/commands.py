@@ -26,6 +26,7 @@ from t5x_lite import quickstart as guided
 from t5x_lite import recipes as installed
 from t5x_lite import record
 from t5x_lite import results
+from t5x_lite import scores
 from t5x_lite import show
 from t5x_lite import specs
 from t5x_lite import storage
@@ -97,7 +98,14 @@ def load(options):
       'no recipe',
       fix='--gin_file=NAME (t5x_lite recipes lists them), or --corpus=FILES',
     )
-  return config.load(files, bindings)
+  return config.load(files, [*_instead(bindings), *bindings])
+
+
+def _instead(bindings):
+  """Takes back what a recipe learns from where the command line says another."""
+  names = {f'Data.{name}' for name in ('corpus', 'task', 'mixture')}
+  said = {binding.split('=')[0].strip() for binding in bindings} & names
+  return [f'{name}=None' for name in sorted(names - said)] if said else []
 
 
 def train(options):
@@ -171,9 +179,12 @@ def evaluate(options):
     decoding_options.spec(options),
   )
   if processes.is_first():
-    for table in results.tables(found):
-      show.table(table)
+    constants = results.constants(options.workdir)
+    for table in results.tables(found, constants):
+      show.table(table, right=3 if len(found) == 1 else 1)
     print(f'all of {options.workdir}: {results.file(options.workdir)}')
+    if picture := scores.plot(options.workdir):
+      print(f'drawn: {picture}')
 
 
 def infer(options):
@@ -226,18 +237,43 @@ def recipes(options):
 
 
 def vocab(options):
-  """Trains a vocabulary on the training split of a corpus."""
+  """Trains a vocabulary on the training split of a corpus, or converts one."""
+  if options.convert:
+    path, output = map(storage.path, (options.convert, options.output))
+    with data.vocabulary_files.reading(path):
+      print(*data.convert_vocabulary(path, output, options.extra_ids), sep='\n')
+    return
+  made = data.vocabulary_training
+  as_json = options.output.endswith('.json')
+  if as_json != (options.kind in made.JSON_KINDS):
+    raise errors.ConfigError(
+      f'--output of {options.kind} is a '
+      + ('SentencePiece model' if as_json else 'tokenizer.json'),
+      got=options.output,
+      expected='a name that ends with '
+      + ('.model' if as_json else 'tokenizer.json'),
+    )
   run = load(options)
-  data.train_vocabulary(
+  vocabulary = data.train_vocabulary(
     run,
     storage.path(options.output),
     size=options.size,
     extra_ids=options.extra_ids,
     kind=options.kind,
+    max_sentences=options.max_sentences,
+    seed=options.seed,
+    byte_fallback=not options.no_byte_fallback,
+    character_coverage=options.character_coverage,
+    lowercase=options.lowercase,
   )
-  rows = -(-options.size // 128) * 128
+  if quality := data.vocabulary_quality(run, vocabulary):
+    print(
+      f'on held-out text: {quality.bytes_per_token:.2f} bytes per token, '
+      f'{quality.unknown:.2%} of the tokens unknown'
+    )
+  rows = -(-vocabulary.size // 128) * 128
   print(
-    f'{options.size:,} pieces in {options.output}; use it by '
+    f'{vocabulary.size:,} pieces in {options.output}; use it by '
     f'--gin.Data.vocabulary={options.output} '
     f'--gin.Transformer.vocab_size={rows}'
   )

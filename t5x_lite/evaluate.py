@@ -17,6 +17,7 @@ _MEANS = ('loss', 'accuracy', 'text_loss', 'text_accuracy', 'marker_loss')
 COUNTS = ('tokens', 'text_tokens', 'examples')
 CLASSES = ('class_loss', 'class_accuracy')  # of texts that have a label
 METRICS = (*_MEANS, 'unigram_entropy', *COUNTS)  # of held-out documents
+OF_ALL_TASKS = ('loss', 'token_accuracy', 'tokens', 'examples')
 _STEP = 32  # lengths of tasks are multiples of it, so that few shapes compile
 
 

@@ -11,7 +11,6 @@ from t5x_lite import best
 from t5x_lite import checkpoints
 from t5x_lite import data
 from t5x_lite import errors
-from t5x_lite import infer
 from t5x_lite import loop
 from t5x_lite import measures as measuring
 from t5x_lite import metrics
@@ -44,6 +43,8 @@ def open_stores(run, vocabulary, say, count=None, runner=None):
 
 
 def _open_store(name, run, vocabulary, say, count, runner):
+  if run.data.stream:
+    return data.Stream(run, vocabulary)
   next_line = time.monotonic()
   built = False
 
@@ -83,14 +84,6 @@ def check_shared(workdir):
       f'whether they see {file}: all share a workdir', file.exists()
     )
     processes.first(lambda: file.unlink(missing_ok=True))
-
-
-def keep_vocabulary(spec, workdir):
-  """Copies the vocabulary into the workdir, so that it needs nothing else."""
-  kept = workdir / infer.VOCABULARY
-  if spec.vocabulary != 'bytes':
-    # One that is there may be of a start that never saved a step.
-    storage.write_bytes(kept, storage.path(spec.vocabulary).read_bytes())
 
 
 def resumable(run, record, saver, say):
@@ -206,7 +199,7 @@ def fit(
       measures.check(wanted)
       if processes.is_first():
         storage.write_text(workdir / 'config.json', records.to_json(record))
-        keep_vocabulary(run.data, workdir)
+        data.keep_vocabulary(run.data, vocabulary, workdir)
       for line in partitioning.unsharded(
         program.model.abstract, program.model.axes, mesh
       ):

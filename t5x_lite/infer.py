@@ -18,7 +18,6 @@ from t5x_lite import record as records
 from t5x_lite import specs
 from t5x_lite.corruptions import features
 
-VOCABULARY = 'vocabulary.model'  # in a workdir, what it was trained with
 LONGEST = 16  # inputs, in lengths of training; attention grows with the square
 _STEP = 64  # lengths of inputs are multiples of it
 
@@ -311,12 +310,8 @@ def read_run(saver, step):
   """The specs.Run of a step, its vocabulary that of the workdir."""
   where = saver.folder / str(step)
   run = records.from_record(saver.read_record(step), where)
-  kept = saver.folder.parent / VOCABULARY
-  # The run's own copy, wherever the first one is now.
-  if run.data.vocabulary != 'bytes' and kept.exists():
-    spec = dataclasses.replace(run.data, vocabulary=str(kept))
-    run = dataclasses.replace(run, data=spec)
-  return run
+  kept = data.kept_vocabulary(run.data, saver.folder.parent)
+  return dataclasses.replace(run, data=kept)
 
 
 def lay_out(run):

@@ -65,12 +65,19 @@ class Measures:
       return task.settings()
     return task.settings() | {'decoding': record.record(self._decoding)}
 
+  def constants(self):
+    """{task: metrics} of one answer to all examples; of mixtures the means."""
+    found = {name: task.constant() for name, task in self._tasks.items()}
+    return found | self.means(found)
+
   def means(self, found):
-    """{mixture: metrics} from {task: metrics}."""
-    return {
-      name: mean([found[task] for task in tasks])
-      for name, tasks in self.mixtures.items()
-    }
+    """{mixture: metrics} from {task: metrics}; see `mean` and `score`."""
+    made = {}
+    for name, tasks in self.mixtures.items():
+      made[name] = mean([found[task] for task in tasks])
+      if all(self._tasks[task].per_cent for task in tasks):
+        made[name] |= score([found[task] for task in tasks])
+    return made
 
   def check(self, best, found=None):
     """Refuses a specs.Best of what is never measured.
@@ -117,6 +124,29 @@ def line(name, step, metrics):
   ]
   name = 'held out' if name == HELD_OUT else name
   return f'{name} at step {step}: {"  ".join(told) or "nothing to measure"}'
+
+
+def own(metrics):
+  """The numbers that a task's own metrics are, without those of all tasks."""
+  return {
+    name: value
+    for name, value in metrics.items()
+    if evaluate.is_number(value) and name not in evaluate.OF_ALL_TASKS
+  }
+
+
+def score(found):
+  """A mixture in one number: the mean of its tasks, each the mean of its own.
+
+  As of GLUE, arXiv:1804.07461. Nothing where a task has none.
+
+  Args:
+    found: the metrics of each task.
+  """
+  owns = [[*own(metrics).values()] for metrics in found]
+  if not all(owns):
+    return {}
+  return {'score': sum(sum(x) / len(x) for x in owns) / len(owns)}
 
 
 def mean(found):

@@ -126,14 +126,9 @@ class Transformer(nnx.Module):
       return tuple(x_NBGKD) if unrolled else x_NBGKD
 
     read = tuple(map(lay_out, keys_values))
-    empty = lambda x_BGPD: jnp.zeros_like(
-      x_BGPD, shape=(*x_BGPD.shape[:-2], length, x_BGPD.shape[-1])
-    )
     state = {
       'each': self.decoder.apart() if unrolled else None,
-      'cache': attention.Cache(
-        read, jax.tree.map(empty, read), jnp.zeros((), jnp.int32)
-      ),
+      'cache': attention.Cache.empty(read, length),
       'prompt': real_BP,
       'encoder': None,
     }
@@ -151,10 +146,11 @@ class Transformer(nnx.Module):
     )
     inputs, prompt = real_BP.shape
     one_B1 = jnp.ones((inputs, 1), jnp.int32)
-    room = jax.tree.leaves(cache.written)[0].shape[-2]
     mask = masks.Mask(
       query_segments_BQ=one_B1,
-      key_segments_BK=jnp.pad(real_BP, ((0, 0), (0, room)), constant_values=1),
+      key_segments_BK=jnp.pad(
+        real_BP, ((0, 0), (0, cache.room)), constant_values=1
+      ),
       causal=True,
       first=prompt + cache.index,
     )
@@ -250,26 +246,17 @@ class Model:
 
   @staticmethod
   def reorder(state, rows_R):
-    """The state whose rows are these of the old, each of the same inputs."""
-
-    def take(x, axis):
-      # As vectors: XLA's CPU backend is four times slower at blocks.
-      flat = x.reshape(*x.shape[: axis + 1], -1)
-      return jnp.take(flat, rows_R, axis, mode='clip').reshape(x.shape)
-
-    return _each_row(state, take)
+    """The state whose rows go on from these, each of the same input."""
+    return state | {'cache': state['cache'].reorder(rows_R)}
 
   @staticmethod
   def repeat(state, n):
-    """The state with each row n times, one after the other."""
-    return _each_row(state, lambda x, axis: jnp.repeat(x, n, axis))
+    """The state with each row n times, one after the other.
 
-
-def _each_row(state, change):
-  """Changes the axis of rows of what was written; the rest is of inputs."""
-  cache = state['cache']
-  written = jax.tree.map(lambda x: change(x, x.ndim - 4), cache.written)
-  return state | {'cache': dataclasses.replace(cache, written=written)}
+    Raises:
+      ValueError: it was reordered.
+    """
+    return state | {'cache': state['cache'].repeat(n)}
 
 
 @functools.lru_cache(maxsize=16)

@@ -39,7 +39,7 @@ def run(workdir, recipe, say=print):
   """
   started = time.perf_counter()
   workdir = storage.make_folder(workdir)
-  vocabulary = workdir / infer.VOCABULARY
+  vocabulary = workdir / data.vocabulary_files.MODEL
   spec = config.load([recipe], [f'Data.vocabulary={str(vocabulary)!r}'])
   if not vocabulary.exists():
     say(f'training a vocabulary of {spec.model.vocab_size:,} pieces')
@@ -142,7 +142,7 @@ def show_summary(spec, workdir, after, picture, recipe, console):
     f'echo "To be, or not to {BLANK}" | {program} infer --workdir={folder} '
     '--candidates=5',
     f'{program} inspect --gin_file={recipe} '
-    f'--gin.Data.vocabulary={folder}/{infer.VOCABULARY}',
+    f'--gin.Data.vocabulary={folder}/{data.vocabulary_files.MODEL}',
     f'{program} train --corpus=YOUR.txt --workdir=runs/yours',
   ):
     console.print(f'  {command}', highlight=False, markup=False, soft_wrap=True)

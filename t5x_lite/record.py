@@ -19,6 +19,7 @@ _MAY_CHANGE = (
   'data.store',
   'data.corpus',  # by another path; what it holds is told by its fingerprint
   'data.vocabulary',
+  'data.special_tokens',
   'optimizer',
   'mesh',
   'steps',

@@ -1,8 +1,9 @@
 """What was measured of a run's checkpoints, in `<workdir>/evaluation`.
 
 `<name>-<step>.json` holds the metrics of one checkpoint on one task or on the
-held-out documents, `<name>-<step>.jsonl` the examples, and `metrics.json` the
-metrics of all such files.
+held-out documents, `<name>-<step>.jsonl` the examples, `metrics.json` the
+metrics of all such files, and `constants.json` what one answer to all examples
+of a task would get.
 """
 
 import json
@@ -14,6 +15,7 @@ from t5x_lite import processes
 from t5x_lite import storage
 
 _ALL = 'metrics.json'
+_CONSTANTS = 'constants.json'
 _HIDDEN = ('tokens', 'text_tokens', 'examples', 'unigram_entropy')  # in a table
 
 
@@ -81,6 +83,35 @@ def gather(workdir):
   storage.write_text(file(workdir), f'{text}\n')
 
 
+def save_constants(workdir, found):
+  """Adds {task: metrics} of constant answers to those that are known."""
+  if processes.is_first() and found:
+    text = json.dumps(numbers.to_json(constants(workdir) | found), indent=2)
+    folder = storage.make_folder(_folder(workdir))
+    storage.write_text(folder / _CONSTANTS, f'{text}\n')
+
+
+def constants(workdir):
+  """{task: metrics} of constant answers, as far as they are known."""
+  try:
+    found = json.loads((_folder(workdir) / _CONSTANTS).read_text())
+    return {name: numbers.from_json(x) for name, x in found.items()}
+  except (FileNotFoundError, ValueError, AttributeError):
+    return {}
+
+
+def measured(workdir):
+  """{name: {step: metrics}} of `gather`."""
+  try:
+    found = json.loads(file(workdir).read_text())
+  except FileNotFoundError:
+    return {}
+  return {
+    name: {int(step): numbers.from_json(x) for step, x in steps.items()}
+    for name, steps in found.items()
+  }
+
+
 def _read(entry):
   """A result, or None where there is none that can be read."""
   try:
@@ -90,21 +121,28 @@ def _read(entry):
     return None
 
 
-def tables(found):
+def tables(found, constants):
   """{step: {name: metrics}} as tables: lists of rows of text, the first a head.
 
   One checkpoint is one table, a row for each metric. Several have a table for
-  each name, a row for each checkpoint.
+  each name, a row for each checkpoint. `constants` is {name: metrics}, too, of
+  one answer to all examples.
   """
   if len(found) == 1:
-    [measured] = found.values()
+    [here] = found.values()
     return [
-      [('name', 'metric', 'value')]
+      [('name', 'metric', 'examples', 'constant', 'value')]
       + [
-        (name, metric, _text(value))
-        for name, metrics in measured.items()
+        (
+          name,
+          metric,
+          _text(metrics.get('examples', '-')),
+          _text(constants.get(name, {}).get(metric, '-')),
+          _text(value),
+        )
+        for name, metrics in here.items()
         for metric, value in metrics.items()
-        if not isinstance(value, (list, dict))
+        if not isinstance(value, (list, dict)) and metric != 'examples'
       ]
     ]
   made = []
@@ -120,10 +158,14 @@ def tables(found):
       [(name, *columns)]
       + [
         (str(step), *(_text(metrics.get(column, '-')) for column in columns))
-        for step, metrics in steps.items()
+        for step, metrics in (steps | _constant(name, constants)).items()
       ]
     )
   return made
+
+
+def _constant(name, constants):
+  return {'constant': constants[name]} if constants.get(name) else {}
 
 
 def _text(value):

@@ -5,12 +5,15 @@ from rich import console as rich_console
 from rich import text as rich_text
 
 
-def table(rows):
-  """Prints rows of text in aligned columns, the last to the right."""
+def table(rows, right=1):
+  """Prints rows of text in aligned columns, the last few to the right."""
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   for row in rows:
-    cells = [cell.ljust(n) for cell, n in zip(row, widths, strict=True)]
-    print('  '.join([*cells[:-1], row[-1].rjust(widths[-1])]))
+    cells = [
+      cell.rjust(width) if n >= len(row) - right else cell.ljust(width)
+      for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    print('  '.join(cells))
 
 
 def tokens(ids, counted, vocabulary):

@@ -25,6 +25,19 @@ def natural(text):
   return positive(text, least=0)
 
 
+def share(text):
+  """A number above 0, 1 at most."""
+  try:
+    value = float(text)
+  except ValueError:
+    value = -1.0
+  if not 0 < value <= 1:
+    raise argparse.ArgumentTypeError(
+      f'got {text!r}, expected a number > 0 and <= 1'
+    )
+  return value
+
+
 def step(text):
   """A step, or a word for one."""
   return positive(text, 0, ('latest', 'best'))

@@ -7,7 +7,8 @@ MIXTURES: {name: {name of a task or mixture: its rate, or None for its number of
 examples to train on}}; what has a rate of 0 is for evaluation alone.
 """
 
+from t5x_lite.tasks import offline
 from t5x_lite.tasks import t5
 
-DEFINITIONS = dict(t5.DEFINITIONS)
-MIXTURES = dict(t5.MIXTURES)
+DEFINITIONS = t5.DEFINITIONS | offline.DEFINITIONS
+MIXTURES = t5.MIXTURES | offline.MIXTURES

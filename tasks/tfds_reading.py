@@ -22,8 +22,9 @@ def _missing(dataset, error):
   return errors.DataError(
     'dataset is not ready on this machine',
     where=dataset,
-    got=f'{type(error).__name__}: {line}'[:200],
-    fix=f'`tfds build {dataset}`; set TFDS_DATA_DIR if it lies elsewhere',
+    got=f'{type(error).__name__}: {line.partition(". ")[0]}'[:200],
+    fix=f'`tfds build {dataset}`, a command that needs apache-beam; set '
+    'TFDS_DATA_DIR if it lies elsewhere',
   )
 
 

@@ -56,6 +56,7 @@ ON_DEMAND = {
   'parallel': 'takes minutes; run `make parallel`',
   'oracle': 'needs torch; run `make oracle`',
   'plans': 'needs libtpu; run `make plans`',
+  'data': 'needs what `make data` fetches; run `make datatest`',
 }
 
 

@@ -247,18 +247,18 @@ def test_a_result_that_cannot_be_read_is_measured_anew(tmp_path, text):
 
 def test_tables():
   one = {3: {'a': {'loss': 1.5, 'text': 'two\nlines', 'all': [1]}}}
-  assert results.tables(one) == [
+  assert results.tables(one, {}) == [
     [
-      ('name', 'metric', 'value'),
-      ('a', 'loss', '1.5000'),
-      ('a', 'text', "'two\\nlines'"),
+      ('name', 'metric', 'examples', 'constant', 'value'),
+      ('a', 'loss', '-', '-', '1.5000'),
+      ('a', 'text', '-', '-', "'two\\nlines'"),
     ]
   ]
   many = {
     30: {'a': {'loss': 1.5, 'examples': 3}, 'b': {'own': 12345}},
     4: {'a': {'loss': 2.5, 'new': 1.0}},
   }
-  assert results.tables(many) == [
+  assert results.tables(many, {'b': {'own': 12.0}}) == [
     [('a', 'loss', 'new'), ('4', '2.5000', '1.0000'), ('30', '1.5000', '-')],
-    [('b', 'own'), ('30', '12,345')],
+    [('b', 'own'), ('30', '12,345'), ('constant', '12.0000')],
   ]

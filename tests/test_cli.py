@@ -362,3 +362,19 @@ def test_recipes_have_the_published_parameters(capsys):
     assert type(entry['parameters']) is int
     for key in ('name', 'system', 'family', 'paper'):
       assert entry[key] and isinstance(entry[key], str)
+
+
+def test_what_the_command_line_learns_from_replaces_the_recipes(tmp_path):
+  (tmp_path / 'my.gin').write_text("include 't5/bytes.gin'\n")
+  options = cli.parse(
+    ['train', f'--gin_file={tmp_path}/my.gin', '--gin.Data.task=glue_rte_v002']
+  )
+  from t5x_lite import commands
+
+  spec = commands.load(options).data
+  assert (spec.corpus, spec.task) == (None, 'glue_rte_v002')
+  options.bindings = ["Data.mixture='a'"]
+  assert commands.load(options).data.mixture == 'a'
+  options.bindings += ["Data.task='b'"]
+  with pytest.raises(errors.ConfigError, match='Data.task and Data.mixture'):
+    commands.load(options)

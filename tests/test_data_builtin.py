@@ -1,5 +1,6 @@
 """Built-in tasks with a run's vocabulary: all that a user's own task can do."""
 
+import dataclasses
 import functools
 import json
 import pydoc_data.topics
@@ -16,6 +17,7 @@ from t5x_lite import errors
 from t5x_lite import specs
 from t5x_lite.data import builtin
 from t5x_lite.data import definitions
+from t5x_lite.data import mixtures
 from t5x_lite.data import seqio_vocabulary
 from t5x_lite.data import tasks
 from t5x_lite.data import vocabularies
@@ -68,12 +70,21 @@ def define(name='name_topics', **changes):
 
 
 OFFERED = {
+  'more_topics': {},
+  'measured_topics': {'splits': ('validation',)},
   'name_topics': {},
   'plain_topics': {'postprocess': None, 'metrics': (mean_score,)},
   'broken_topics': {'read': functools.partial(read, broken=5)},
 }
 MIXTURES = {
   'builtin_topics': {'name_topics': None, 'plain_topics': 3},
+  'builtin_partly': {
+    'name_topics': None,
+    'plain_topics': 0,
+    'measured_topics': 5,
+    'more_topics': 2.5,
+  },
+  'builtin_measured': {'plain_topics': 0, 'measured_topics': 5},
   'builtin_nested': {'builtin_topics': 1, 'topics': 2},
 }
 
@@ -147,6 +158,24 @@ def test_mixtures_and_their_rates():
   mixture = tasks.find('builtin_topics', 'here', BYTES)
   rates = {x.name: mixture.get_rate(x) for x in seqio.get_subtasks(mixture)}
   assert rates == {'name_topics': 40, 'plain_topics': 3}
+
+
+def of_mixture(name):
+  run = a_run()
+  spec = dataclasses.replace(run.data, task=None, mixture=name)
+  return dataclasses.replace(run, data=spec)
+
+
+def test_what_is_for_evaluation_is_not_trained_on():
+  run = of_mixture('builtin_partly')
+  assert [*data.parts(run, BYTES)] == ['more_topics', 'name_topics']
+  counts = {'more_topics': 7, 'name_topics': 40}
+  rates = mixtures.rates(run, counts, BYTES)
+  assert rates == {'more_topics': 2.5, 'name_topics': 40}
+  _, measured = load('builtin_partly')
+  assert len(measured['builtin_partly']) == 4
+  with pytest.raises(errors.ConfigError, match='got builtin_measured'):
+    data.parts(of_mixture('builtin_measured'), BYTES)
 
 
 def test_a_mixture_of_mixtures_and_of_a_users_tasks():
@@ -245,7 +274,7 @@ def test_it_is_stored_and_read():
   origin = data.origin(run, BYTES)
   store = data.open_or_build(run.data, BYTES, None, origin)
   for split in ('train', 'validation'):
-    found = data.examples(run, store, BYTES, split)
+    found = data.Batches(run, {'name_topics': store}, BYTES, split)
     wanted = list(read(split))
     assert found.num_examples == len(wanted)
     batch = next(found.evaluation(len(wanted)))

@@ -23,6 +23,9 @@ SAYS = {
   'words.parquet': ['pairs'],
   'workers': ['shards'],
   'beam': ['documents'],
+  'pack': ['2 x'],
+  'Mixture': ['example 1'],
+  'stream': ['example 1'],
 }
 
 

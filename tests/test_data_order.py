@@ -75,3 +75,19 @@ def test_a_trillion_examples_take_no_memory():
   assert found.min() >= 0 and found.max() < n
   tenths = np.bincount(found * 10 // n, minlength=10)
   assert stats.chisquare(tenths).pvalue > 1e-4
+
+
+def test_places_in_a_row_are_as_each_by_itself():
+  # Those are found by windows, and kept.
+  for n in (900, 1024, 2500, 10**9):
+    for first in (0, 700, 1020, 2040):
+      places = np.arange(first, min(first + 800, n))
+      for epoch in (2, 3):
+        # A last place of another epoch: nothing is kept.
+        mixed = np.append(np.full(len(places), epoch), epoch + 1)
+        alone = order.permutation(n, 4, mixed, np.append(places, 0))[:-1]
+        for _ in range(2):
+          found = order.permutation(n, 4, epoch, places)
+          assert found.tolist() == alone.tolist()
+          found += 1  # what is kept does not change with it
+  assert order.permutation(9, 0, 0, []).tolist() == []

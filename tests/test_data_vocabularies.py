@@ -7,7 +7,8 @@ import sentencepiece
 
 from t5x_lite import errors
 from t5x_lite import specs
-from t5x_lite.data import vocabularies
+from t5x_lite.data import sentencepieces
+from t5x_lite.data import vocabulary_files
 from t5x_lite.data import vocabulary_training
 
 TEXT = ''.join(
@@ -31,7 +32,7 @@ def data(**fields):
 
 
 def train(path, size=420, **options):
-  return vocabulary_training.train_sentencepiece(
+  return vocabulary_training.train(
     TEXT, size, path, **{'extra_ids': 20} | options
   )
 
@@ -63,7 +64,7 @@ def bare(tmp_path_factory):
 
 
 def test_bytes_are_those_of_byt5():
-  vocabulary = vocabularies.load(data(extra_ids=0))
+  vocabulary = vocabulary_files.load(data(extra_ids=0))
   assert vocabulary.size == 259
   ids = (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id)
   assert ids == (0, 1, 2)
@@ -74,7 +75,7 @@ def test_bytes_are_those_of_byt5():
 
 
 def test_bytes_with_extra_ids():
-  vocabulary = vocabularies.load(data())
+  vocabulary = vocabulary_files.load(data())
   assert (vocabulary.size, vocabulary.sentinels) == (359, 100)
   assert vocabulary.sentinel(0) == 358
   assert vocabulary.sentinel(np.array([1, 99])).tolist() == [357, 259]
@@ -82,12 +83,12 @@ def test_bytes_with_extra_ids():
 
 @pytest.mark.parametrize('text', [*ODD, '', 'naïve\r\nline\ttab'])
 def test_seqio_415_bytes_round_trip(text):
-  vocabulary = vocabularies.load(data())
+  vocabulary = vocabulary_files.load(data())
   assert vocabulary.decode(vocabulary.encode(text)) == text
 
 
 def test_pieces_of_bytes_are_safe_to_print():
-  vocabulary = vocabularies.load(data())
+  vocabulary = vocabulary_files.load(data())
   pieces = [vocabulary.piece(i) for i in range(vocabulary.size)]
   assert pieces[:4] == ['<pad>', '</s>', '<unk>', '<0x00>']
   assert pieces[3 + ord('a')] == 'a' and pieces[3 + 27] == '<0x1B>'
@@ -101,7 +102,9 @@ def test_pieces_of_bytes_are_safe_to_print():
 @pytest.fixture(params=['bytes', 'trained', 'bare'])
 def vocabulary(request, model, bare):
   name = {'bytes': 'bytes', 'trained': str(model), 'bare': str(bare)}
-  return vocabularies.load(data(vocabulary=name[request.param], extra_ids=20))
+  return vocabulary_files.load(
+    data(vocabulary=name[request.param], extra_ids=20)
+  )
 
 
 def test_sentinels_of_a_prompt(vocabulary):
@@ -140,10 +143,10 @@ def test_controls_say_nothing(vocabulary):
 def test_transformers_14282_sentinels_of_t5_are_32099_downward(bare):
   # transformers#14282: 32100, 32101, ... were trained on instead. T5's model
   # has 32,000 pieces and none of the sentinels.
-  proto = vocabularies._read_model(str(bare))
+  proto = sentencepieces.read(bare)
   while len(proto.pieces) < 32000:
     proto.pieces.add(piece=f'filler{len(proto.pieces)}', score=-99)
-  vocabulary = vocabularies.SentencePiece(proto, 100)
+  vocabulary = sentencepieces.SentencePiece(proto, 100)
   assert vocabulary.size == 32100
   assert vocabulary.sentinel(np.arange(3)).tolist() == [32099, 32098, 32097]
   assert vocabulary.sentinel(99) == 32000
@@ -151,7 +154,7 @@ def test_transformers_14282_sentinels_of_t5_are_32099_downward(bare):
 
 
 def test_a_trained_model_has_its_ids_in_place(model):
-  vocabulary = vocabularies.load(data(vocabulary=str(model), extra_ids=7))
+  vocabulary = vocabulary_files.load(data(vocabulary=str(model), extra_ids=7))
   assert vocabulary.size == 420  # its own sentinels, not seven more
   assert vocabulary.sentinel_ids.tolist() == list(range(419, 399, -1))
   ids = (vocabulary.pad_id, vocabulary.eos_id, vocabulary.unk_id)
@@ -162,7 +165,7 @@ def test_a_trained_model_has_its_ids_in_place(model):
 
 
 def test_a_model_without_padding_pads_with_its_bos(bare):
-  vocabulary = vocabularies.load(data(vocabulary=str(bare)))
+  vocabulary = vocabulary_files.load(data(vocabulary=str(bare)))
   plain = sentencepiece.SentencePieceProcessor(model_file=str(bare))
   assert plain.pad_id() == -1
   assert vocabulary.pad_id == plain.bos_id() == 1
@@ -174,7 +177,7 @@ def test_a_prompt_is_encoded_as_in_training(vocabulary):
   text = 'She paints<extra_id_0> at noon, and no<extra_id_1>body'
   spaced = text.replace('<extra_id_0>', ' <extra_id_0>')
   ids = vocabulary.encode(text, sentinels=True)
-  if isinstance(vocabulary, vocabularies.SentencePiece):
+  if isinstance(vocabulary, sentencepieces.SentencePiece):
     assert vocabulary.encode(spaced, sentinels=True).tolist() == ids.tolist()
     first = vocabulary.encode('<extra_id_0> at noon', sentinels=True)
     assert first[0] == vocabulary.sentinel(0)
@@ -183,7 +186,7 @@ def test_a_prompt_is_encoded_as_in_training(vocabulary):
 
 @pytest.mark.parametrize('text', ODD)
 def test_byte_fallback_says_everything(model, text):
-  vocabulary = vocabularies.load(data(vocabulary=str(model)))
+  vocabulary = vocabulary_files.load(data(vocabulary=str(model)))
   ids = vocabulary.encode(text)
   assert vocabulary.unk_id not in ids
   normal = sentencepiece.SentencePieceProcessor(model_file=str(model))
@@ -191,17 +194,17 @@ def test_byte_fallback_says_everything(model, text):
 
 
 def test_a_long_text_is_cut_without_loss(model, monkeypatch):
-  vocabulary = vocabularies.load(data(vocabulary=str(model)))
+  vocabulary = vocabulary_files.load(data(vocabulary=str(model)))
   text = '  '.join(TEXT) + ' ' + 'x' * 300
   whole = vocabulary.encode(text)
   for longest in (40, 97, 250):
-    monkeypatch.setattr(vocabularies, '_LONGEST', longest)
+    monkeypatch.setattr(sentencepieces, '_LONGEST', longest)
     assert vocabulary.encode(text).tolist() == whole.tolist()
 
 
 def test_fingerprints_tell_vocabularies_apart(model, bare):
   found = [
-    vocabularies.load(data(**fields)).fingerprint
+    vocabulary_files.load(data(**fields)).fingerprint
     for fields in (
       {},
       {'extra_ids': 0},
@@ -211,14 +214,14 @@ def test_fingerprints_tell_vocabularies_apart(model, bare):
     )
   ]
   assert len(set(found)) == 5
-  again = vocabularies.load(data(vocabulary=str(model))).fingerprint
+  again = vocabulary_files.load(data(vocabulary=str(model))).fingerprint
   assert again == found[2]
 
 
 @pytest.mark.parametrize('cut', ['empty', 'garbage', 'cut', 'between fields'])
 def test_a_broken_model_is_refused(model, tmp_path, cut):
   whole = model.read_bytes()
-  proto = vocabularies._read_model(str(model))
+  proto = sentencepieces.read(model)
   proto.ClearField('normalizer_spec')
   path = tmp_path / 'b.model'
   path.write_bytes(
@@ -230,18 +233,18 @@ def test_a_broken_model_is_refused(model, tmp_path, cut):
     }[cut]
   )
   with pytest.raises(errors.DataError) as e:
-    vocabularies.load(data(vocabulary=str(path)))
+    vocabulary_files.load(data(vocabulary=str(path)))
   assert f'at {path}; got {path.stat().st_size} bytes, sha256 ' in str(e.value)
 
 
 def test_a_missing_model_is_named_with_its_neighbour(model, tmp_path):
   near = str(model).replace('a.model', 'aa.model')
   with pytest.raises(errors.DataError, match=f'did you mean {model}'):
-    vocabularies.load(data(vocabulary=near))
+    vocabulary_files.load(data(vocabulary=near))
   with pytest.raises(errors.DataError, match='did you mean bytes'):
-    vocabularies.load(data(vocabulary='byte'))
+    vocabulary_files.load(data(vocabulary='byte'))
   with pytest.raises(errors.DataError, match='is a folder'):
-    vocabularies.load(data(vocabulary=str(tmp_path)))
+    vocabulary_files.load(data(vocabulary=str(tmp_path)))
 
 
 # -- training -----------------------------------------------------------------
@@ -288,7 +291,7 @@ def test_a_size_that_does_not_fit_is_refused(tmp_path, size, options, match):
 
 def test_training_on_nothing_is_refused(tmp_path):
   with pytest.raises(errors.DataError, match='no text'):
-    vocabulary_training.train_sentencepiece(
+    vocabulary_training.train(
       [' ', ''], 400, tmp_path / 'd.model', extra_ids=20
     )
 

@@ -11,7 +11,7 @@ LEVELS = """
 errors allocator noise values numbers
 specs processes objects
 storage record watching
-recipes manifest best lines parts decoding_options
+recipes manifest best lines parts decoding_options vocabulary_options
 config partitioning flops metrics profiling
 nn
 models
@@ -19,7 +19,7 @@ losses optimizers corruptions
 decoding checkpoints reporting data
 evaluate tasks
 measures results
-infer train show
+infer train show scores
 loop pretrained
 fit bulk
 assess caching

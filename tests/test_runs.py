@@ -373,7 +373,7 @@ def test_nemo_rl_3504_one_process_writes(train, tmp_path, monkeypatch):
   shutil.rmtree(tmp_path / 'tensorboard')
   monkeypatch.setattr(processes, 'is_first', lambda: False)
   kept = []
-  monkeypatch.setattr(fit, 'keep_vocabulary', lambda *_: kept.append(1))
+  monkeypatch.setattr(data, 'keep_vocabulary', lambda *_: kept.append(1))
   assert train(tmp_path) == ''
   assert [path.name for path in tmp_path.iterdir()] == ['checkpoints']
   assert not kept and runs.steps(tmp_path) == [3, 6]

@@ -78,6 +78,21 @@ def test_macro_f1_of_texts():
   assert metrics.macro_f1(targets, said) == {'macro_f1': pytest.approx(50)}
 
 
+@pytest.mark.parametrize(
+  'said, candidate, right',
+  [
+    ('Bob', "Bob's hat", 0),
+    ("The Bob's", "Bob's hat", 1),
+    ('the fuzzy bunny', 'Bunny', 1),
+    ('bunny', 'a fuzzy bunny', 1),
+    ('bunny', 'a fuzzy dog', 0),
+    ('his ', 'his dog', -1),
+  ],
+)
+def test_a_referent_is_told_by_its_words(said, candidate, right):
+  assert answers.referent(said, {'targets_pretokenized': candidate}) == right
+
+
 def test_hidden_labels_do_not_count():
   measure = metrics.labelled(metrics.accuracy)
   assert measure([1, -1, 0], [1, 1, 1]) == {'accuracy': 50}

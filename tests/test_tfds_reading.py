@@ -1,7 +1,10 @@
 """Built-in tasks read a real TensorFlow dataset, and one that is made up."""
 
 import json
+import pathlib
 import pydoc_data.topics
+import re
+import shlex
 
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ from tests import runs
 
 reading = builtin.package('tfds_reading')
 t5 = builtin.package('t5')
-LABELS = ('not_entailment', 'entailment')  # of WNLI
+LABELS = ('entailment', 'not_entailment')  # of RTE
 SPLITS = {'train': range(0, 20), 'validation': range(20, 26), 'test': range(3)}
 
 
@@ -35,11 +38,11 @@ def example(number, split='train'):
 
 
 def build(folder, examples=example, version='1.5.0'):
-  """A dataset in the form of WNLI's, as `tfds build` makes it."""
+  """A dataset in the form of RTE's, as `tfds build` makes it."""
 
   class Glue(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     VERSION = tfds.core.Version(version)
-    BUILDER_CONFIGS = [tfds.core.BuilderConfig(name='wnli')]
+    BUILDER_CONFIGS = [tfds.core.BuilderConfig(name='rte')]
 
     def _info(self):
       label = tfds.features.ClassLabel(names=LABELS)
@@ -56,7 +59,7 @@ def build(folder, examples=example, version='1.5.0'):
       for number in SPLITS[split]:
         yield number, examples(number, split)
 
-  Glue(data_dir=str(folder), config='wnli').download_and_prepare()
+  Glue(data_dir=str(folder), config='rte').download_and_prepare()
 
 
 @pytest.fixture(scope='module')
@@ -87,18 +90,18 @@ def read(name, split='train'):
 
 
 def test_a_real_dataset_of_whichever_version(here):
-  rows = read('glue_wnli_v002', 'validation')
+  rows = read('glue_rte_v002', 'validation')
   wanted = {
-    'wnli sentence1: {sentence1} sentence2: {sentence2}'.format(**x): LABELS[
+    'rte sentence1: {sentence1} sentence2: {sentence2}'.format(**x): LABELS[
       x['label']
     ]
     for x in map(example, SPLITS['validation'])
   }
   assert {x['inputs']: x['targets'] for x in rows} == wanted
-  assert rows == read('glue_wnli_v002', 'validation')
-  assert {x['targets'] for x in read('glue_wnli_v002', 'test')} == {'<unk>'}
-  definition = t5.DEFINITIONS['glue_wnli_v002']()
-  assert definition.identity() == {'tfds': 'glue/wnli/1.5.0'}
+  assert rows == read('glue_rte_v002', 'validation')
+  assert {x['targets'] for x in read('glue_rte_v002', 'test')} == {'<unk>'}
+  definition = t5.DEFINITIONS['glue_rte_v002']()
+  assert definition.identity() == {'tfds': 'glue/rte/1.5.0'}
 
 
 def test_a_newer_version_is_another_identity(tmp_path, monkeypatch):
@@ -106,37 +109,59 @@ def test_a_newer_version_is_another_identity(tmp_path, monkeypatch):
   found = []
   for version in ('1.5.0', '1.11.0'):
     build(tmp_path, version=version)
-    found.append(t5.DEFINITIONS['glue_wnli_v002']().identity()['tfds'])
-  assert found == ['glue/wnli/1.5.0', 'glue/wnli/1.11.0']
+    found.append(t5.DEFINITIONS['glue_rte_v002']().identity()['tfds'])
+  assert found == ['glue/rte/1.5.0', 'glue/rte/1.11.0']
 
 
-def test_trained_on_and_evaluated(here, command, tmp_path):
-  run = tmp_path / 'run'
-  lengths = "{'inputs': 96, 'targets': 16}"
-  said = command(
-    *START,
-    '--gin.Data.task=glue_wnli_v002',
-    f'--workdir={run}',
-    *runs.options(
-      Run__steps=3,
-      Data__lengths=lengths,
-      Transformer__encoder_layers=1,
-      Transformer__decoder_layers=1,
-    ),
-  )
-  assert 'tokenised glue_wnli_v002' in said
-  assert runs.metrics(run)[-1]['step'] == 3
-  said = command('evaluate', f'--workdir={run}', '--tasks=glue_wnli_v002')
-  assert 'accuracy' in said
-  file = run / 'evaluation' / 'glue_wnli_v002-3.json'
-  found = json.loads(file.read_text())['metrics']
-  own = {'loss', 'token_accuracy', 'tokens', 'examples'}
-  assert found.keys() == own | {'accuracy'}
+def shown():
+  """The module of docs/tasks.md, and its commands."""
+  page = pathlib.Path(__file__).parents[1] / 'docs/tasks.md'
+  text = page.read_text().replace('\\\n', ' ')
+  [module] = re.findall(r'```python\n(.*?)```', text, re.S)
+  blocks = re.findall(r'```sh\n(.*?)```', text, re.S)
+  return module, [
+    shlex.split(x) for block in blocks for x in block.splitlines()
+  ]
+
+
+def test_the_page_on_tasks_is_true(here, command, tmp_path, monkeypatch):
+  """Its commands run, in turn; what is trained on is built in, and a user's."""
+  monkeypatch.chdir(tmp_path)
+  module, lines = shown()
+  (tmp_path / 'my_tasks.py').write_text(module)
+  small = [x for x in runs.options(Run__steps=2) if 'lengths' not in x]
+  small += [f'--gin.Transformer.{x}coder_layers=1' for x in ('en', 'de')]
+  said = []
+  for line in lines:
+    if line[0] == 'tfds':
+      assert line == ['tfds', 'build', 'glue/rte']  # as `here` has done
+      continue
+    # The second training is that of the first, but for its data.
+    more = small if line[1] == 'train' else []
+    more += ['--dry_run'] if '--gin.Data.task=my_topics' in line else []
+    said.append(command(*line[1:], *more))
+  trained, measured, checked, own = said
+  assert 'tokenised glue_rte_v002' in trained and 'my_topics' in checked
+  assert 'accuracy' in measured and 'exact_match' in own
+  folder = tmp_path / 'runs/rte/evaluation'
+  found = json.loads((folder / 'glue_rte_v002-2.json').read_text())['metrics']
+  counts = {'loss', 'token_accuracy', 'tokens', 'examples'}
+  assert found.keys() == counts | {'accuracy'}
   assert found['examples'] == len(SPLITS['validation'])
+  found = json.loads((folder / 'my_topics-2.json').read_text())['metrics']
+  assert found.keys() == counts | {'exact_match'} and found['examples'] == 20
+
+
+def test_the_page_names_what_is_built_in():
+  page = pathlib.Path(__file__).parents[1] / 'docs/tasks.md'
+  named = set(re.findall(r'`(\w+)`', page.read_text()))
+  assert t5.DEFINITIONS.keys() | t5.MIXTURES.keys() <= named
+  like = {x for x in named if re.search(r'_v\d{3}|_proportional$', x)}
+  assert like <= t5.DEFINITIONS.keys() | t5.MIXTURES.keys()
 
 
 def test_hidden_labels_are_predicted_and_not_measured(here):
-  spec = specs.Evaluation(tasks=('glue_wnli_v002',), split='test')
+  spec = specs.Evaluation(tasks=('glue_rte_v002',), split='test')
   lengths = {'inputs': 96, 'targets': 16}
   vocabulary = vocabularies.Bytes(extra_ids=100)
   [task], _ = tasks.load(spec, lengths, vocabulary)
@@ -170,24 +195,24 @@ def test_a_run_on_a_dataset_that_is_not_there(command, monkeypatch, tmp_path):
 def test_examples_that_are_not_as_they_should_be(monkeypatch, tmp_path):
   monkeypatch.setattr(constants, 'DATA_DIR', str(tmp_path))
   build(tmp_path)
-  rows = reading.read('glue/wnli', 'train', lambda x: [x['no such thing']])
+  rows = reading.read('glue/rte', 'train', lambda x: [x['no such thing']])
   with pytest.raises(errors.DataError) as e:
     list(rows)
-  assert "glue/wnli train, example 0; got KeyError: 'no such thing'" in str(
+  assert "glue/rte train, example 0; got KeyError: 'no such thing'" in str(
     e.value
   )
   with pytest.raises(errors.DataError, match='label is none.*got 1.*0 to 0'):
     list(
       reading.read(
-        'glue/wnli',
+        'glue/rte',
         'train',
         lambda x: builtin.package('t5_text').fields(x, 'a', (), ('one',)),
       )
     )
-  for file in tmp_path.glob('glue/wnli/*/*train.tfrecord*'):
+  for file in tmp_path.glob('glue/rte/*/*train.tfrecord*'):
     file.write_bytes(file.read_bytes()[:-9])
-  with pytest.raises(errors.DataError, match='to its end at glue/wnli train'):
-    read('glue_wnli_v002')
+  with pytest.raises(errors.DataError, match='to its end at glue/rte train'):
+    read('glue_rte_v002')
 
 
 @pytest.mark.parametrize(

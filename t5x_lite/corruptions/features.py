@@ -14,8 +14,8 @@ def pad_rows(rows, length):
 def _row_features(lengths_B, width):
   """Segment ids and positions [B, L] of rows that hold one example each."""
   positions_L = np.arange(width, dtype=np.int32)
-  valid_BL = positions_L < lengths_B[:, None]
-  return valid_BL.astype(np.int32), np.where(valid_BL, positions_L, 0)
+  segments_BL = (positions_L < lengths_B[:, None]).astype(np.int32)
+  return segments_BL, segments_BL * positions_L
 
 
 def _shifted(tokens_BL, start_id):

@@ -61,16 +61,26 @@ def _random_cuts(total_B, parts_B, bits_BS):
   places_S = np.arange(bits_BS.shape[1], dtype=np.uint64)
   # The place in the low bits makes keys distinct, so that the choice does not
   # hang on how a version of NumPy partitions.
-  keys_BS = bits_BS.astype(np.uint64) << 32 | places_S
-  keys_BS[places_S >= (total_B - 1)[:, None]] = np.iinfo(np.uint64).max
+  keys_BS = bits_BS.astype(np.uint64)
+  keys_BS <<= np.uint64(32)
+  keys_BS |= places_S
+  if total_B.min() <= len(places_S):
+    keys_BS[places_S >= (total_B - 1)[:, None]] = np.iinfo(np.uint64).max
   cuts = parts_B.max() - 1
   if not cuts:
     return total_B[:, None]
-  keys_BK = np.sort(np.partition(keys_BS, cuts - 1, axis=1)[:, :cuts], axis=1)
-  ends_BK = (keys_BK & 0xFFFFFFFF).astype(int) + 1
-  surplus_BK = np.arange(cuts) >= (parts_B - 1)[:, None]
-  ends_BK = np.sort(np.where(surplus_BK, total_B[:, None], ends_BK), axis=1)
-  return np.concatenate([ends_BK, total_B[:, None]], axis=1)
+  keys_BS.partition(cuts - 1, axis=1)
+  keys_BK = keys_BS[:, :cuts]
+  if parts_B.min() <= cuts:
+    keys_BK = np.sort(keys_BK, axis=1)
+  ends_BK = np.empty((len(keys_BK), cuts + 1), int)
+  ends_BK[:, :cuts] = (keys_BK & np.uint64(0xFFFFFFFF)) + np.uint64(1)
+  ends_BK[:, cuts] = total_B
+  if parts_B.min() <= cuts:
+    surplus_BK = np.arange(cuts + 1) >= (parts_B - 1)[:, None]
+    ends_BK = np.where(surplus_BK, total_B[:, None], ends_BK)
+  ends_BK.sort(axis=1)
+  return ends_BK
 
 
 def noise_spans(lengths_B, density, mean_span, draw):
@@ -100,23 +110,36 @@ def noise_spans(lengths_B, density, mean_span, draw):
     visible_BS = np.take_along_axis(words_BS, places_BS, axis=1)
   noise_BK = _random_cuts(noise_B, spans_B, noise_BS)
   visible_BK = _random_cuts(visible_B, spans_B, visible_BS)
-  before_BK = np.pad(noise_BK, ((0, 0), (1, 0)))[:, :-1]
-  return visible_BK + before_BK, visible_BK + noise_BK
+  starts_BK = visible_BK.copy()
+  starts_BK[:, 1:] += noise_BK[:, :-1]
+  return starts_BK, visible_BK + noise_BK
 
 
-def noise_mask(starts_BK, ends_BK, width):
-  """The masked tokens of rows, bool [B, width]."""
-  row_J, span_J = np.nonzero(starts_BK < ends_BK)
-  steps_BL = np.zeros((len(starts_BK), width + 1), np.int8)
-  steps_BL[row_J, starts_BK[row_J, span_J]] = 1
-  steps_BL[row_J, ends_BK[row_J, span_J]] = -1
-  return np.cumsum(steps_BL[:, :-1], axis=1, dtype=np.int8).astype(bool)
+def _runs(tokens_BL, from_BK, size_BK):
+  """Runs of the tokens of all rows, end to end.
+
+  Args:
+    tokens_BL: tokens.
+    from_BK: where in all of them each run starts.
+    size_BK: tokens of each.
+
+  Returns:
+    tokens [J], and where there each run has its last one, [B, K].
+  """
+  end_BK = size_BK.cumsum().reshape(size_BK.shape)
+  shift_BK = from_BK - end_BK + size_BK
+  from_J = shift_BK.ravel().repeat(size_BK.ravel())
+  from_J += np.arange(len(from_J))
+  return tokens_BL.ravel()[from_J], end_BK - 1
 
 
 def _fill(rows, width, counts_B, flat, pad_id):
   """Rows of `counts_B` values each, taken from `flat` in turn, then padding."""
   filled_BL = np.full((rows, width), pad_id, np.int32)
-  filled_BL[np.arange(width) < counts_B[:, None]] = flat
+  if rows and (counts_B == counts_B[0]).all():  # as good as always, and faster
+    filled_BL[:, : counts_B[0]] = flat.reshape(rows, counts_B[0])
+  else:
+    filled_BL[np.arange(width) < counts_B[:, None]] = flat
   return filled_BL
 
 
@@ -136,30 +159,27 @@ def corrupt(tokens_BL, lengths_B, starts_BK, ends_BK, vocabulary, widths):
     [B, widths[1]], their lengths [B]. EOS ends both.
   """
   rows, width = tokens_BL.shape
-  row_J, span_J = np.nonzero(starts_BK < ends_BK)
-  start_J, end_J = starts_BK[row_J, span_J], ends_BK[row_J, span_J]
+  masked_BK = starts_BK < ends_BK
+  row_J, span_J = np.nonzero(masked_BK)
   sentinel_J = vocabulary.sentinel(span_J)
-  spans_B = np.bincount(row_J, minlength=rows)
-  noise_BL = noise_mask(starts_BK, ends_BK, width)
-  noise_B = noise_BL.sum(axis=1)
+  begin_B1 = width * np.arange(rows)[:, None]  # of rows in all the tokens
 
-  values_BL = tokens_BL.copy()
-  values_BL[row_J, start_J] = sentinel_J
-  keep_BL = (np.arange(width) < lengths_B[:, None]) & ~noise_BL
-  keep_BL[row_J, start_J] = True
-  inputs_B = lengths_B - noise_B + spans_B
-  inputs_BL = _fill(
-    rows, widths[0], inputs_B, values_BL[keep_BL], vocabulary.pad_id
-  )
+  # What is seen: from the end of a span, or the start of the text, to the start
+  # of the next, or the end of the text; and the sentinel.
+  from_BK = np.concatenate([np.zeros_like(begin_B1), ends_BK], axis=1)
+  to_BK = np.concatenate([starts_BK, lengths_B[:, None]], axis=1)
+  to_BK[:, :-1] += masked_BK
+  flat, last_BK = _runs(tokens_BL, begin_B1 + from_BK, to_BK - from_BK)
+  flat[last_BK[:, :-1][masked_BK]] = sentinel_J
+  inputs_B = (to_BK - from_BK).sum(axis=1)
+  inputs_BL = _fill(rows, widths[0], inputs_B, flat, vocabulary.pad_id)
 
-  size_J = end_J - start_J
-  place_J = np.cumsum(size_J) - size_J + np.arange(len(size_J))
-  is_token = np.ones(size_J.sum() + len(size_J), bool)
-  is_token[place_J] = False
-  flat = np.empty(len(is_token), np.int32)
-  flat[place_J] = sentinel_J
-  flat[is_token] = tokens_BL[noise_BL]
-  targets_B = noise_B + spans_B
+  # What is masked, each span after its sentinel.
+  from_BK, size_BK = begin_B1 + starts_BK - 1, ends_BK - starts_BK + 1
+  size_BK[~masked_BK] = 0
+  flat, last_BK = _runs(tokens_BL, from_BK, size_BK)
+  flat[(last_BK - size_BK + 1)[masked_BK]] = sentinel_J
+  targets_B = size_BK.sum(axis=1)
   targets_BL = _fill(rows, widths[1], targets_B, flat, vocabulary.pad_id)
 
   inputs_BL[np.arange(rows), inputs_B] = vocabulary.eos_id

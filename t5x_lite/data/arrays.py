@@ -4,6 +4,7 @@ An array is little-endian numbers in records of 4,096 of ArrayRecord shards;
 only the last record of a shard may be shorter.
 """
 
+import bisect
 import contextlib
 import functools
 import hashlib
@@ -16,11 +17,11 @@ from array_record.python import array_record_module
 import numpy as np
 
 from t5x_lite import errors
+from t5x_lite.data import shards
 
 BLOCK = 4096  # numbers in a record
 _SHARD = 1 << 26  # numbers in a shard
 _OPTIONS = 'group_size:1,uncompressed'  # each record is read alone
-_READ = 'readahead_buffer_size:0'
 
 
 @functools.cache
@@ -55,26 +56,27 @@ class Array:
     A shard may say what to `add` to its numbers, so that places in a part of a
     corpus are places in the whole.
     """
-    self._folder, self._shards = folder, entry['shards']
+    self._entries, self._shards, self._open = entry['shards'], [], {}
     self._dtype, self.block = np.dtype(entry['dtype']), entry['block']
-    lengths = [shard['length'] for shard in self._shards]
-    self._starts = np.cumsum([0, *lengths])
-    self._readers = {}
-    self._lock = threading.Lock()  # readers are not shared between threads
-    for shard in self._shards:
+    lengths = [shard['length'] for shard in self._entries]
+    self._starts = np.cumsum([0, *lengths]).tolist()
+    self._lock = threading.Lock()  # shards are not shared between threads
+    item = self._dtype.itemsize
+    for shard in self._entries:
       check_name(shard['file'])
       path = folder / shard['file']
       size = path.stat().length if path.exists() else 'no file'
       if size != shard['bytes']:
         raise broken(path, size, f'{shard["bytes"]} bytes')
+      self._shards.append(
+        shards.Shard(path, shard['length'] * item, self.block * item)
+      )
 
   def __len__(self):
-    return int(self._starts[-1])
+    return self._starts[-1]
 
   def read(self, starts_B, length):
     """Stretches of the array, zero past its end.
-
-    All the records that they lie in are read at once, each once.
 
     Args:
       starts_B: where each begins.
@@ -84,56 +86,46 @@ class Array:
       [B, length].
     """
     out_BL = np.zeros((len(starts_B), length), self._dtype)
-    pieces, records = [], {}  # where to copy from and to; what to read
-    for row, start in enumerate(np.asarray(starts_B).tolist()):
-      at, end = start, min(start + length, len(self))
-      while at < end:
-        shard = int(np.searchsorted(self._starts, at, 'right')) - 1
-        first = int(self._starts[shard])
-        record, offset = divmod(at - first, self.block)
-        stop = min(end, at - offset + self.block, int(self._starts[shard + 1]))
-        pieces.append((row, at - start, shard, record, offset, stop - at))
-        records.setdefault(shard, set()).add(record)
-        at = stop
-    blocks = {}
-    with self._lock:
-      for shard, wanted in records.items():
-        wanted = sorted(wanted)
-        for record, block in zip(
-          wanted, self._records(shard, wanted), strict=True
-        ):
-          blocks[shard, record] = block
-    for row, to, shard, record, offset, size in pieces:
-      numbers = np.frombuffer(
-        blocks[shard, record], self._dtype, size, offset * self._dtype.itemsize
-      )
-      if added := self._shards[shard].get('add'):
-        numbers = numbers + added
-      out_BL[row, to : to + size] = numbers
+    if out_BL.size:
+      with self._lock:
+        self._fill(out_BL, np.asarray(starts_B).tolist())
     return out_BL
 
-  def _records(self, shard, records):
-    path = self._folder / self._shards[shard]['file']
+  def _fill(self, out_BL, starts):
+    flat, item = out_BL.reshape(-1), self._dtype.itemsize
+    into = memoryview(flat.view(np.uint8))
+    for row, at in enumerate(starts):
+      to = row * out_BL.shape[1]
+      end = min(at + out_BL.shape[1], len(self))
+      while at < end:
+        number = bisect.bisect_right(self._starts, at) - 1
+        first, stop = self._starts[number], min(end, self._starts[number + 1])
+        after = to + stop - at
+        self._read(number, (at - first) * item, into[to * item : after * item])
+        if added := self._entries[number].get('add'):
+          flat[to:after] += added
+        to, at = after, stop
+
+  def _read(self, number, at, into):
+    """Fills bytes from a shard; keeps open no more than may be."""
+    shard = self._shards[number]
     try:
-      reader = self._readers.pop(shard, None)
-      if reader is None:
-        if len(self._readers) >= _open_files() // 8:
-          self._readers.pop(next(iter(self._readers))).close()
-        reader = array_record_module.ArrayRecordReader(str(path), options=_READ)
-      self._readers[shard] = reader  # the last in use stands last
-      blocks = reader.read(records)
-      if len(blocks) != len(records):
-        raise ValueError(f'{len(blocks)} of {len(records)} records')
-    except (IndexError, RuntimeError, ValueError) as e:
-      raise broken(path, str(e).splitlines()[0][:120], 'whole records') from e
-    return blocks
+      if number not in self._open:
+        if len(self._open) >= _open_files() // 16:
+          self._shards[next(iter(self._open))].close()
+          del self._open[next(iter(self._open))]
+        shard.open()
+        self._open[number] = True
+      shard.read(at, into)
+    except (IndexError, OSError, RuntimeError, ValueError) as e:
+      got = str(e).splitlines()[0][:120]
+      raise broken(shard.path, got, 'whole records') from e
 
   def verify(self):
     """Compares every file with the digest of when it was written."""
-    for shard in self._shards:
-      path = self._folder / shard['file']
-      if (digest := sha256(path)) != shard['sha256']:
-        raise broken(path, f'sha256 {digest[:12]}', shard['sha256'][:12])
+    for shard, entry in zip(self._shards, self._entries, strict=True):
+      if (digest := sha256(shard.path)) != entry['sha256']:
+        raise broken(shard.path, f'sha256 {digest[:12]}', entry['sha256'][:12])
 
 
 def check_name(name):

@@ -93,11 +93,34 @@ def _check_kind(run, name):
       'its rows',
       fix='--gin.Data.documents=@Isolated(), or --gin.Data.pack=False',
     )
+  if data.stream:
+    _check_stream(run, isolated)
   if data.pack and isinstance(run.objective, specs.Classification):
     raise errors.ConfigError(
       'Data.pack is on, and Classification has one label a row',
       fix='--gin.Data.pack=False, or Supervised',
     )
+
+
+def _check_stream(run, isolated):
+  """Refuses what takes an index of all examples."""
+  data = run.data
+  needs = {
+    type(run.objective).__name__: isinstance(
+      run.objective, specs.Classification
+    ),
+    'Data.pack': data.pack,
+    'Data.documents=@Isolated()': isolated,
+    'Mixture.parts without rates': isinstance(data.mixture, specs.Mixture)
+    and None in data.mixture.parts.values(),
+  }
+  for name, needed in needs.items():
+    if needed:
+      raise errors.ConfigError(
+        f'{name} needs to know all examples, and Data.stream reads them as '
+        'they come',
+        fix='--gin.Data.stream=False, or leave it out',
+      )
 
 
 def feature_lengths(run):

@@ -21,7 +21,7 @@ class Definition:
     metrics: functions of (targets, predictions), or (targets, scores), that
       give a dict of numbers, as SeqIO has them.
     postprocess: (text, example=None, is_target=False) -> what metrics compare,
-      as SeqIO has it; None: the text.
+      as SeqIO has it, but that texts in `example` are str; None: the text.
   """
 
   name: str

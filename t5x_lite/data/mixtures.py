@@ -9,6 +9,8 @@ from t5x_lite.data import corpora
 from t5x_lite.data import sources
 from t5x_lite.data import tasks
 
+_COUNTABLE = 1 << 40  # examples; a stream says that it has more
+
 
 def parts(run, vocabulary=None):
   """The runs of a corpus or task each that the data of a run are made of.
@@ -55,11 +57,23 @@ def _mixture(name, vocabulary):
 
 
 def _tasks(name, vocabulary):
-  """The names of the tasks of a mixture, each once."""
+  """The names of the tasks of a mixture to train on, each once.
+
+  A task without a training split is for evaluation, as in SeqIO, and so is one
+  of rate 0, as in T5's mixtures.
+  """
   seqio, _ = sources.libraries()
-  return sorted(
-    {task.name for task in seqio.get_subtasks(_mixture(name, vocabulary))}
-  )
+  mixture = _mixture(name, vocabulary)
+  none = {x for x, rate in mixture.rate_per_task_name.items() if rate == 0}
+  subtasks = [x for x in seqio.get_subtasks(mixture) if x.name not in none]
+  found = {x.name for x in subtasks if 'train' in tasks.splits(x)}
+  if not found:
+    raise errors.ConfigError(
+      'no task of a mixture is to be trained on',
+      where='Data.mixture',
+      got=name,
+    )
+  return sorted(found)
 
 
 def rates(run, counts, vocabulary=None):
@@ -113,10 +127,18 @@ def _seqio_rates(mixture, counts):
     inner = seqio.get_mixture_or_task(name)
     if isinstance(inner, seqio.Mixture):
       shares = _seqio_rates(inner, counts)
-      total = sum(shares.values())
+      total = sum(shares.values()) or 1.0
       for task, share in shares.items():
         found[task] += float(rate) * share / total
       continue
+    if name not in counts:
+      continue  # it is for evaluation
+    if callable(rate) and counts[name] > _COUNTABLE:
+      raise errors.ConfigError(
+        'rate of a task hangs on its examples, which a stream does not know',
+        where=f'{name} of {mixture.name}',
+        fix='--gin.Data.stream=False',
+      )
     try:
       value = rate(_Counted(inner, counts[name])) if callable(rate) else rate
       value = float(value)

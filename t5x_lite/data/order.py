@@ -6,12 +6,15 @@ lands inside (cycle walking, Black and Rogaway 2002). Any place of any epoch is
 found at once, in memory that does not grow with n.
 """
 
+import functools
+
 import numpy as np
 
 from t5x_lite.corruptions import random_bits
 
 _ROUNDS = 12
 _LEAST_BITS = 6  # on fewer, so few rounds do not reach every order alike
+_WINDOW = 1 << 10  # places that are found at once, as the next ones are wanted
 
 
 def _mix(x, key):
@@ -42,11 +45,30 @@ def permutation(n, seed, epoch, index):
     int64 [B].
   """
   index_B = np.asarray(index, np.int64)
-  if n == 1:
+  if n == 1 or not index_B.size:
     return np.zeros_like(index_B)
   epoch_B = np.broadcast_to(np.asarray(epoch), index_B.shape)
+  first, last = index_B.min() // _WINDOW, index_B.max() // _WINDOW
+  if last - first > 1 or (epoch_B != epoch_B[0]).any():
+    return _permuted(n, seed, epoch_B, index_B)
+  windows = [
+    _window(n, seed, int(epoch_B[0]), number)
+    for number in range(int(first), int(last) + 1)
+  ]
+  return np.concatenate(windows)[index_B - first * _WINDOW]
+
+
+@functools.lru_cache(maxsize=256)  # of 8 KiB; every part of a mixture has some
+def _window(n, seed, epoch, number):
+  """The permutation of some places in a row."""
+  places = np.arange(number * _WINDOW, min((number + 1) * _WINDOW, n))
+  return _permuted(n, seed, np.array([epoch]), places)
+
+
+def _permuted(n, seed, epoch_B, index_B):
+  """The permutation; one epoch may stand for all."""
   words_BR2 = random_bits.bits(
-    seed, 'order', epoch_B, np.zeros_like(index_B), 2 * _ROUNDS
+    seed, 'order', epoch_B, np.zeros(len(epoch_B), np.int64), 2 * _ROUNDS
   ).reshape(-1, _ROUNDS, 2)
   keys_BR = words_BR2[..., 0].astype(np.uint64) << 32 | words_BR2[..., 1]
   bits = max((n - 1).bit_length(), _LEAST_BITS)
@@ -54,6 +76,9 @@ def permutation(n, seed, epoch, index):
   x_B = _feistel(index_B.astype(np.uint64), keys_BR, low_bits, high_bits)
   while (outside_B := x_B >= n).any():
     x_B[outside_B] = _feistel(
-      x_B[outside_B], keys_BR[outside_B], low_bits, high_bits
+      x_B[outside_B],
+      keys_BR if len(keys_BR) == 1 else keys_BR[outside_B],
+      low_bits,
+      high_bits,
     )
   return x_B.astype(np.int64)

@@ -263,8 +263,8 @@ def origin(run, vocabulary):
   return Lines(run.data)
 
 
-def texts(run):
-  """The inputs and targets that a run trains on, to make a vocabulary of."""
+def texts(run, wanted='train'):
+  """The inputs and targets of a split of a run, to make a vocabulary of."""
   if run.data.task is not None:
     raise errors.ConfigError(
       'a task has its vocabulary already: one is trained on Data.corpus',
@@ -272,5 +272,5 @@ def texts(run):
       got=run.data.task,
     )
   for split, pair in corpora.every(Lines(run.data), run.data.held_out):
-    if split == 'train':
+    if split == wanted:
       yield from pair

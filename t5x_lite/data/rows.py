@@ -9,6 +9,7 @@ from t5x_lite.data import arrays as stored
 from t5x_lite.data import index
 from t5x_lite.data import order
 from t5x_lite.data import packing
+from t5x_lite.data import streams
 from t5x_lite.data import units
 
 _EVALUATION_SEED = 0  # the same for all runs, so that they can be compared
@@ -88,6 +89,8 @@ class Rows:
   def at(self, number_B):
     """The rows in these places of the stream: the batch contract."""
     epoch_B, place_B = np.divmod(number_B, self.count)
+    if self._run.data.stream:
+      return self._single(self._seed, epoch_B, place_B)
     index_B = order.permutation(self.count, self._seed, epoch_B, place_B)
     if self._bins is None:
       return self._single(self._seed, epoch_B, index_B)
@@ -128,6 +131,8 @@ class Rows:
 
   def notes(self):
     yield from self._units.notes()
+    if self._run.data.stream:
+      yield streams.PROMISE
     if fill := self.fill():
       shares = ', '.join(f'{side} {x:.1%}' for side, x in fill.items())
       yield (

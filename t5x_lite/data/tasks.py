@@ -1,8 +1,7 @@
 """Tasks and mixtures that SeqIO knows by name, read for evaluation.
 
 They are the user's own Python, registered by a module that the command line
-names, or built in. What a task's metric and postprocessing functions are given
-is what SeqIO's own Evaluator gives them.
+names, or built in.
 """
 
 import hashlib
@@ -71,7 +70,7 @@ class Task:
     name: its own.
     lengths: tokens of inputs and targets at most; longer ones are cut.
     examples: dicts of numpy arrays, as SeqIO makes them.
-    predicts: whether its metrics ask for predictions.
+    predicts, per_cent: whether its metrics ask for predictions, are of 100.
   """
 
   def __init__(self, task, split, lengths, vocabulary, limit=None):
@@ -91,6 +90,7 @@ class Task:
     self._task, self._split = task, split
     seqio_vocabulary.check(task, vocabulary)
     self._metrics = task_metrics.of(task)
+    self.per_cent = builtin.definition(task) is not None
     self.predicts = any(kind == 'PREDICTION' for kind, _ in self._metrics)
     self.examples = _read(task, split, lengths, limit)
     self.cut = 0  # examples that were longer than `lengths`
@@ -157,8 +157,7 @@ class Task:
       ({name: value}, a dict for each example: its texts and its score), both
       as plain JSON.
     """
-    outputs = {'PREDICTION': predictions_NL, 'SCORE': scores_N}
-    metrics = {}
+    metrics, outputs = {}, {'PREDICTION': predictions_NL, 'SCORE': scores_N}
     for kind, metric in self._metrics:
       found = task_metrics.compute(
         metric, self._task, self.examples, outputs[kind]
@@ -174,14 +173,17 @@ class Task:
       self._line(n, predictions_NL, scores_N) for n in range(len(scores_N))
     ]
 
+  def constant(self):
+    """What its metrics say of one answer to all; see task_metrics.constant."""
+    return task_metrics.constant(self._metrics, self._task, self.examples)
+
   def _line(self, n, predictions_NL, scores_N):
     example = self.examples[n]
     line = {name: self._text(example, name) for name in ('inputs', 'targets')}
     if predictions_NL is not None:
       vocabulary = self._task.output_features['targets'].vocabulary
-      line['prediction'] = task_metrics.plain(
-        vocabulary.decode(predictions_NL[n].tolist())
-      )
+      text = vocabulary.decode(predictions_NL[n].tolist())
+      line['prediction'] = task_metrics.plain(text)
     return line | {'score': float(scores_N[n])}
 
   def _text(self, example, name):

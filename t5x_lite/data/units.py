@@ -39,7 +39,7 @@ class _Text:
       run.objective, run.data.lengths, vocabulary
     )
     self._tokens = store.split(split)
-    if self._corruption.ENDS_DOCUMENTS:
+    if self._corruption.ENDS_DOCUMENTS and not run.data.stream:
       self._tokens = ending.Ended(self._tokens, vocabulary.eos_id)
 
   def _check(self, split):
@@ -187,6 +187,9 @@ class Pairs:
     self.count = self._pairs.num_pairs
     # What a task's own Python gives may change while its files do not.
     self.digest = store.content()
+    self._counts = {'inputs': 0, 'targets': 0}
+    if run.data.stream:
+      return
     where = f'{split} of {run.data.corpus or run.data.task}'
     settings = {
       'split': split,

@@ -1,4 +1,4 @@
-"""Text to token ids and back: bytes, or a SentencePiece model.
+"""Text to token ids and back, and the vocabulary of bytes.
 
 Sentinel i stands for the i-th masked span and reads `<extra_id_i>`. Text that
 happens to say so is text; only `encode(..., sentinels=True)` takes it for the
@@ -6,22 +6,48 @@ sentinel.
 """
 
 import abc
-import contextlib
 import hashlib
-import os
+import itertools
 import re
 
-from google.protobuf import message
 import numpy as np
-import sentencepiece
-from sentencepiece import sentencepiece_model_pb2 as model_pb2
 
 from t5x_lite import errors
-from t5x_lite import storage
 
 SENTINEL = re.compile(r'<extra_id_(\d+)>')
-_LONGEST = 1 << 20  # characters that SentencePiece is given at once
-_PIECE = model_pb2.ModelProto.SentencePiece
+
+
+def find(name, ids, role):
+  """The id of what Data.special_tokens names.
+
+  Args:
+    name: the token.
+    ids: {token: id} of the vocabulary.
+    role: 'eos', say.
+
+  Raises:
+    errors.ConfigError: there is no such token.
+  """
+  if name not in ids:
+    raise errors.ConfigError(
+      f'the vocabulary has no such token for {role!r}',
+      where='Data.special_tokens',
+      got=repr(name),
+      choices=[token for token in ids if not token.isalnum()],
+    )
+  return ids[name]
+
+
+def split(flat, rows):
+  """An array in parts that are as long as the rows."""
+  ends = itertools.accumulate(map(len, rows), initial=0)
+  return [flat[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def to_arrays(rows):
+  """Lists of ids as int32 arrays; all at once is faster than each by itself."""
+  ids = itertools.chain.from_iterable(rows)
+  return split(np.fromiter(ids, np.int32, sum(map(len, rows))), rows)
 
 
 class Vocabulary(abc.ABC):
@@ -31,14 +57,17 @@ class Vocabulary(abc.ABC):
     size: ids are in [0, size).
     pad_id: fills what segment ids hide, and is what a decoder reads first.
     eos_id: ends inputs and targets; -1 where the vocabulary has none.
-    unk_id: stands for what can't be said otherwise.
+    unk_id: stands for what can't be said otherwise; -1 where all can be said.
+    bos_id: begins texts, in systems that ask for it; -1 where there is none.
     sentinel_ids: int32, sentinels in the order of the spans they stand for.
     fingerprint: sha256 of all that ids depend on, in hexadecimal.
   """
 
-  def __init__(self, size, pad_id, eos_id, unk_id, sentinel_ids, fingerprint):
+  def __init__(
+    self, *, size, pad_id, eos_id, unk_id, bos_id, sentinel_ids, fingerprint
+  ):
     self.size, self.pad_id, self.eos_id = size, pad_id, eos_id
-    self.unk_id, self.fingerprint = unk_id, fingerprint
+    self.unk_id, self.bos_id, self.fingerprint = unk_id, bos_id, fingerprint
     self.sentinel_ids = np.asarray(sentinel_ids, np.int32)
     self._number = {int(id_): i for i, id_ in enumerate(self.sentinel_ids)}
     self._is_sentinel = np.zeros(size, bool)
@@ -75,11 +104,28 @@ class Vocabulary(abc.ABC):
           if self.sentinels
           else 'none: the vocabulary has no sentinels',
         )
-    return self._encode_marked(text)
+    return self._encoded(lambda texts: self._encode_marked(*texts), [text])
 
-  @abc.abstractmethod
   def encode_batch(self, texts):
     """Token ids of each text, int32 [L]; sentinels are plain text."""
+    return self._encoded(self._encode_batch, texts)
+
+  def _encoded(self, encode, texts):
+    try:
+      return encode(texts)
+    except (UnicodeError, TypeError, RuntimeError):
+      for text in texts:
+        if half := re.search('[\ud800-\udfff]', text):
+          raise errors.DataError(
+            'half of a surrogate pair is no text',
+            where=f'character {half.start()}',
+            got=ascii(half[0]),
+          ) from None
+      raise
+
+  @abc.abstractmethod
+  def _encode_batch(self, texts):
+    """As `encode_batch`."""
 
   @abc.abstractmethod
   def _encode_marked(self, text):
@@ -111,19 +157,20 @@ class Bytes(Vocabulary):
       pad_id=0,
       eos_id=1,
       unk_id=2,
+      bos_id=-1,
       sentinel_ids=size - 1 - np.arange(extra_ids or self._UNUSED),
       fingerprint=hashlib.sha256(f'bytes {extra_ids}'.encode()).hexdigest(),
     )
 
-  def encode_batch(self, texts):
-    return [
-      np.frombuffer(text.encode(), np.uint8).astype(np.int32) + self._OFFSET
-      for text in texts
-    ]
+  def _encode_batch(self, texts):
+    parts = [text.encode() for text in texts]
+    flat = np.frombuffer(b''.join(parts), np.uint8).astype(np.int32)
+    flat += self._OFFSET
+    return split(flat, parts)
 
   def _encode_marked(self, text):
     parts = SENTINEL.split(text)  # text, number, text, ..., text
-    parts[0::2] = self.encode_batch(parts[0::2])
+    parts[0::2] = self._encode_batch(parts[0::2])
     parts[1::2] = [self.sentinel_ids[[int(i)]] for i in parts[1::2]]
     return np.concatenate(parts)
 
@@ -147,166 +194,3 @@ class Bytes(Vocabulary):
       return ('<pad>', '</s>', '<unk>')[id_]
     byte = id_ - self._OFFSET
     return chr(byte) if 32 <= byte < 127 else f'<0x{byte:02X}>'
-
-
-class SentencePiece(Vocabulary):
-  """A SentencePiece model, and sentinels at the end where it has none."""
-
-  def __init__(self, model, extra_ids):
-    """Makes the vocabulary of a model.
-
-    Args:
-      model: sentencepiece_model_pb2.ModelProto.
-      extra_ids: sentinels to add where the model has none, the last id being
-        `<extra_id_0>`, as in SeqIO.
-    """
-    model = _copy(model)
-    ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
-    if '<extra_id_0>' not in ids:
-      add_sentinels(model, extra_ids)
-      ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
-    sentinel_ids = []
-    while (name := f'<extra_id_{len(sentinel_ids)}>') in ids:
-      sentinel_ids.append(ids[name])
-    self._marked = self._processor(model, sentinel_ids, _PIECE.USER_DEFINED)
-    self._plain = self._processor(model, sentinel_ids, _PIECE.CONTROL)
-    unk_id = self._plain.unk_id()
-    own = [self._plain.pad_id(), self._plain.bos_id(), unk_id]
-    super().__init__(
-      size=self._plain.get_piece_size(),
-      pad_id=next(id_ for id_ in own if id_ >= 0),
-      eos_id=self._plain.eos_id(),
-      unk_id=unk_id,
-      sentinel_ids=sentinel_ids,
-      fingerprint=hashlib.sha256(_serialize(model)).hexdigest(),
-    )
-    # Only with both is cutting at a space the same as not cutting.
-    normalizer = model.normalizer_spec
-    self._can_cut = (
-      normalizer.add_dummy_prefix and normalizer.remove_extra_whitespaces
-    )
-
-  @staticmethod
-  def _processor(model, sentinel_ids, kind):
-    model = _copy(model)
-    for id_ in sentinel_ids:
-      model.pieces[id_].type = kind
-    return sentencepiece.SentencePieceProcessor(model_proto=_serialize(model))
-
-  def _cut(self, text):
-    """A long text in parts, without the space between two parts."""
-    at = 0
-    while self._can_cut and len(text) - at > _LONGEST:
-      end = text.rfind(' ', at, at + _LONGEST)
-      if end < 0:
-        break
-      yield text[at:end]
-      at = end + 1
-    yield text[at:]
-
-  def _encode_long(self, text):
-    parts = (self._plain.encode(part) for part in self._cut(text))
-    return np.concatenate([np.array(part, np.int32) for part in parts])
-
-  def encode_batch(self, texts):
-    short = iter(self._plain.encode([t for t in texts if len(t) <= _LONGEST]))
-    return [
-      self._encode_long(text)
-      if len(text) > _LONGEST
-      else np.array(next(short), np.int32)
-      for text in texts
-    ]
-
-  def _encode_marked(self, text):
-    # A space before a sentinel would become a piece of its own, which never
-    # stands there in training.
-    text = re.sub(rf'\s+(?={SENTINEL.pattern})', '', text)
-    ids = self._marked.encode(text)
-    if SENTINEL.match(text.lstrip()) and not self.is_sentinel(ids[0]):
-      ids = ids[1:]
-    return np.array(ids, np.int32)
-
-  def decode(self, ids):
-    return self._marked.decode([int(id_) for id_ in ids])
-
-  def piece(self, id_):
-    piece = self._plain.id_to_piece(int(id_))
-    return piece if piece.isprintable() else ascii(piece)[1:-1]
-
-
-def _copy(model):
-  copy = model_pb2.ModelProto()
-  copy.CopyFrom(model)
-  return copy
-
-
-def _serialize(model):
-  return model.SerializeToString(deterministic=True)
-
-
-def add_sentinels(model, count):
-  """Appends `<extra_id_{count-1}>` ... `<extra_id_0>` to a model."""
-  for i in reversed(range(count)):
-    model.pieces.add(
-      piece=f'<extra_id_{i}>', score=0.0, type=_PIECE.USER_DEFINED
-    )
-  model.trainer_spec.vocab_size = len(model.pieces)
-
-
-def _read_model(name):
-  path = storage.path(name)
-  try:
-    data = path.read_bytes()
-  except IsADirectoryError as e:
-    raise errors.DataError(
-      'vocabulary is a folder', where=path, expected='a SentencePiece .model'
-    ) from e
-  except FileNotFoundError as e:
-    near = []
-    with contextlib.suppress(OSError):  # no such bucket, say
-      near += [str(p) for p in path.parent.glob('*.model')]
-    raise errors.DataError(
-      'no such vocabulary',
-      where='Data.vocabulary',
-      got=name,
-      expected="'bytes' or the path of a SentencePiece .model",
-      choices=['bytes', *near],
-      fix='train one with `t5x_lite vocab`',
-    ) from e
-  except OSError as e:
-    raise errors.DataError(
-      'cannot read the vocabulary', where=path, got=e.strerror or e
-    ) from e
-  model = model_pb2.ModelProto()
-  try:
-    model.ParseFromString(data)
-    # A model cut between two fields still parses; its last field is this one.
-    if not model.HasField('normalizer_spec'):
-      raise ValueError('no normalizer')
-    sentencepiece.SentencePieceProcessor(model_proto=data)
-  except (message.DecodeError, RuntimeError, ValueError) as e:
-    raise errors.DataError(
-      'vocabulary is not a SentencePiece model',
-      where=path,
-      got=f'{len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()[:8]}',
-      expected='a whole .model file',
-      fix='copy it again, or train one with `t5x_lite vocab`',
-    ) from e
-  return model
-
-
-def load(data):
-  """The vocabulary that specs.Data asks for.
-
-  Args:
-    data: specs.Data; `vocabulary` and `extra_ids` count.
-
-  Returns:
-    A Vocabulary.
-
-  Raises:
-    errors.DataError: the model is missing, broken or not one.
-  """
-  if data.vocabulary == 'bytes':
-    return Bytes(data.extra_ids)
-  return SentencePiece(_read_model(os.fspath(data.vocabulary)), data.extra_ids)

@@ -1,17 +1,21 @@
-"""A SentencePiece vocabulary made from a corpus."""
+"""A vocabulary made from a corpus, and how well it says other texts."""
 
 import heapq
 import io
 import random
 import re
+from typing import NamedTuple
 
+import numpy as np
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as model_pb2
 
 from t5x_lite import errors
 from t5x_lite import storage
-from t5x_lite.data import vocabularies
+from t5x_lite.data import sentencepieces
+from t5x_lite.data import tokenizer_training
 
+JSON_KINDS = ('byte_bpe', 'wordpiece')
 _LONGEST_BYTES = 4000  # SentencePiece silently leaves out sentences over 4192
 _THREADS = 4  # sums of floats, and so the pieces, hang on their number
 
@@ -38,40 +42,9 @@ def _sample(items, count, seed):
   return [item for _, _, item in sorted(kept, key=lambda entry: entry[1])]
 
 
-def train_sentencepiece(
-  texts,
-  size,
-  path,
-  *,
-  kind='unigram',
-  byte_fallback=True,
-  extra_ids=100,
-  max_sentences=1_000_000,
-  seed=0,
+def _sentencepiece(
+  sentences, size, path, *, kind, extra_ids, byte_fallback, character_coverage
 ):
-  """Trains a vocabulary and writes it to `path`.
-
-  The ids are pad 0, EOS 1, unknown 2, then pieces; the last `extra_ids` are the
-  sentinels, the very last being `<extra_id_0>`. The same texts give the same
-  file.
-
-  Args:
-    texts: iterable of str.
-    size: ids altogether, sentinels included.
-    path: where the .model goes.
-    kind: 'unigram' or 'bpe'.
-    byte_fallback: whether bytes stand for characters without a piece, which
-      takes 256 ids; else these are unknown.
-    extra_ids: how many sentinels.
-    max_sentences: train on a sample of at most so many lines.
-    seed: of that sample.
-
-  Returns:
-    The Vocabulary.
-
-  Raises:
-    errors.DataError: the text does not support the size; names one that fits.
-  """
   least = 3 + 256 * byte_fallback + 1
   if size - extra_ids < least:
     raise errors.DataError(
@@ -81,9 +54,6 @@ def train_sentencepiece(
       + (', 256 bytes' if byte_fallback else '')
       + ' and 3 controls take ids',
     )
-  sentences = _sample(_sentences(texts), max_sentences, seed)
-  if not sentences:
-    raise errors.DataError('no text to train a vocabulary on', where=path)
   writer = io.BytesIO()
   try:
     sentencepiece.SentencePieceTrainer.train(
@@ -92,6 +62,7 @@ def train_sentencepiece(
       vocab_size=size - extra_ids,
       model_type=kind,
       byte_fallback=byte_fallback,
+      character_coverage=character_coverage,
       pad_id=0,
       eos_id=1,
       unk_id=2,
@@ -114,7 +85,86 @@ def train_sentencepiece(
       fix=f'a size of {fits}' + (', or more text' if most else ''),
     ) from e
   model = model_pb2.ModelProto.FromString(writer.getvalue())
-  vocabularies.add_sentinels(model, extra_ids)
+  sentencepieces.add_sentinels(model, extra_ids)
   storage.make_folder(storage.path(path).parent)
   storage.write_bytes(path, model.SerializeToString(deterministic=True))
-  return vocabularies.SentencePiece(model, extra_ids)
+  return sentencepieces.SentencePiece(model, extra_ids)
+
+
+def train(
+  texts,
+  size,
+  path,
+  *,
+  kind='unigram',
+  extra_ids=100,
+  max_sentences=1_000_000,
+  seed=0,
+  byte_fallback=True,
+  character_coverage=0.9995,
+  lowercase=False,
+):
+  """Trains a vocabulary and writes it to `path`.
+
+  The ids of a SentencePiece model are pad 0, EOS 1, unknown 2, then pieces; of
+  a tokenizer.json, its special tokens, then pieces. The last `extra_ids` are
+  the sentinels, the very last being `<extra_id_0>`. The same texts give the
+  same file.
+
+  Args:
+    texts: iterable of str.
+    size: ids altogether, sentinels included.
+    path: where the file goes.
+    kind: 'unigram' or 'bpe', of SentencePiece; 'byte_bpe', as GPT-2's, or
+      'wordpiece', as BERT's, in a tokenizer.json.
+    extra_ids: how many sentinels.
+    max_sentences: train on a sample of at most so many lines.
+    seed: of that sample.
+    byte_fallback: of SentencePiece, whether bytes stand for characters without
+      a piece, which takes 256 ids; else these are unknown.
+    character_coverage: of SentencePiece, the share of the characters of the
+      text that have pieces.
+    lowercase: of WordPiece, whether all letters are small and without accents.
+
+  Returns:
+    The Vocabulary.
+
+  Raises:
+    errors.DataError: the text does not support the size; names one that fits.
+  """
+  sentences = _sample(_sentences(texts), max_sentences, seed)
+  if not sentences:
+    raise errors.DataError('no text to train a vocabulary on', where=path)
+  common = dict(kind=kind, extra_ids=extra_ids)
+  if kind in JSON_KINDS:
+    return tokenizer_training.train(
+      sentences, size, path, lowercase=lowercase, **common
+    )
+  return _sentencepiece(
+    sentences,
+    size,
+    path,
+    byte_fallback=byte_fallback,
+    character_coverage=character_coverage,
+    **common,
+  )
+
+
+class Quality(NamedTuple):
+  """How well a vocabulary says some texts.
+
+  Attributes:
+    bytes_per_token: of UTF-8; more is better.
+    unknown: the share of the tokens that are unknown.
+  """
+
+  bytes_per_token: float
+  unknown: float
+
+
+def quality(vocabulary, texts):
+  """The Quality of a vocabulary on texts, of which one at least says much."""
+  tokens = np.concatenate(vocabulary.encode_batch(texts))
+  size = sum(len(text.encode()) for text in texts)
+  unknown = tokens == vocabulary.unk_id
+  return Quality(size / max(len(tokens), 1), float(unknown.mean()))

@@ -17,7 +17,7 @@ _HEADS = 'batch', 'length', 'heads', 'kv'
 
 @functools.partial(
   jax.tree_util.register_dataclass,
-  data_fields=['read', 'written', 'index'],
+  data_fields=['read', 'written', 'index', 'writers_BNL'],
   meta_fields=[],
 )
 @dataclasses.dataclass(frozen=True)
@@ -27,13 +27,69 @@ class Cache:
   Attributes:
     read: (keys, values) of the prompts, [B, G, P, D] a layer: rows that go on
       from the same prompt share them.
-    written: (keys, values) of what follows, [R, G, L, D] a layer.
+    written: (keys, values) of what follows, [R, G, L, D] a layer; or, where
+      rows change places, [B, G, L * N, D]: of each place those of the N rows of
+      an input side by side.
     index: how many tokens were written.
+    writers_BNL: None, or where rows change places, which row of the same input
+      wrote each token that a row goes on from; of tokens to come, itself.
   """
 
   read: tuple
   written: tuple
   index: jax.Array
+  writers_BNL: jax.Array | None = None
+
+  @classmethod
+  def empty(cls, read, length):
+    """One with room for `length` tokens after the prompts."""
+
+    def room(x_BGPD):
+      *most, _, d = x_BGPD.shape
+      return jnp.zeros((*most, length, d), x_BGPD.dtype)
+
+    return cls(read, jax.tree.map(room, read), jnp.zeros((), jnp.int32))
+
+  @property
+  def room(self):
+    """How many tokens can be written."""
+    if self.writers_BNL is not None:
+      return self.writers_BNL.shape[-1]
+    return jax.tree.leaves(self.written)[0].shape[-2]
+
+  def repeat(self, n):
+    """Each row n times, one after the other, before any changes places."""
+    if self.writers_BNL is not None:
+      raise ValueError('rows that changed places are not repeated')
+    written = jax.tree.map(lambda x: jnp.repeat(x, n, -4), self.written)
+    return dataclasses.replace(self, written=written)
+
+  def reorder(self, rows_R):
+    """The rows that go on from these, each from one of the same input.
+
+    Keys and values stay where they are: what changes is who wrote them.
+    """
+    inputs = jax.tree.leaves(self.read)[0].shape[-4]
+    n = len(rows_R) // inputs
+    written, writers_BNL = self.written, self.writers_BNL
+    own_N1 = jnp.arange(n, dtype=jnp.int32)[:, None]
+    if writers_BNL is None:
+
+      def together(x_RGLD):
+        *layers, _, g, length, d = x_RGLD.shape
+        x_BNGLD = x_RGLD.reshape(*layers, inputs, n, g, length, d)
+        x_BGLND = jnp.moveaxis(x_BNGLD, -4, -2)
+        return x_BGLND.reshape(*layers, inputs, g, length * n, d)
+
+      writers_BNL = jnp.broadcast_to(own_N1, (inputs, n, self.room))
+      written = jax.tree.map(together, written)
+    rows_BN1 = rows_R.reshape(inputs, n, 1) % n
+    writers_BNL = jnp.where(
+      jnp.arange(self.room) < self.index,
+      jnp.take_along_axis(writers_BNL, rows_BN1, 1, mode='clip'),
+      own_N1,
+    )
+    return dataclasses.replace(self, written=written, writers_BNL=writers_BNL)
 
   def add(self, layer, keys_R1GD, values_R1GD):
     """Writes a layer's keys and values of one more token, at `index`.
@@ -44,17 +100,16 @@ class Cache:
     zero = jnp.zeros((), jnp.int32)
 
     def write(all_N, new_R1GD):
-      new_RG1D = new_R1GD.swapaxes(1, 2)
-      place = zero, zero, self.index, zero
-      if isinstance(all_N, tuple):
-        new = jax.lax.dynamic_update_slice(
-          all_N[layer], new_RG1D.astype(all_N[layer].dtype), place
-        )
+      apart = isinstance(all_N, tuple)
+      old_bGKD = all_N[layer] if apart else all_N
+      b, g, _, d = old_bGKD.shape[-4:]
+      new_bGND = new_R1GD.reshape(b, -1, g, d).swapaxes(1, 2)
+      new = new_bGND.astype(old_bGKD.dtype)
+      place = zero, zero, self.index * new.shape[2], zero
+      if apart:
+        new = jax.lax.dynamic_update_slice(old_bGKD, new, place)
         return *all_N[:layer], new, *all_N[layer + 1 :]
-      new_RG1D = new_RG1D.astype(all_N.dtype)
-      return jax.lax.dynamic_update_slice(
-        all_N, new_RG1D[None], (layer, *place)
-      )
+      return jax.lax.dynamic_update_slice(all_N, new[None], (layer, *place))
 
     def read(all_N):
       if isinstance(all_N, tuple):
@@ -127,8 +182,8 @@ class Attention(nnx.Module):
     )
     return self.out(y_BQHD)
 
-  def step(self, x_R1E, parts, mask, bias, rotate=None):
-    """One query of each row; `parts` as kernels.step has them."""
+  def step(self, x_R1E, parts, mask, bias, rotate=None, writers_BNL=None):
+    """One query of each row; arguments as kernels.step has them."""
     spec = self.spec
     q_R1HD = self.query(x_R1E)
     y_R1HD = kernels.step.attend(
@@ -137,6 +192,7 @@ class Attention(nnx.Module):
       mask,
       bias,
       _scale(spec),
+      writers_BNL,
     )
     return self.out(y_R1HD)
 

@@ -77,7 +77,9 @@ class Layer(nnx.Module):
       new = self.attention.keys_values(y_BQE, rotate)
       if cache is not None:
         cache, parts = cache.add(layer, *new)
-        return self.attention.step(y_BQE, parts, mask, bias, rotate)
+        return self.attention.step(
+          y_BQE, parts, mask, bias, rotate, cache.writers_BNL
+        )
       return self.attention(y_BQE, new, mask, bias, key(1), rotate)
 
     def look(y_BQE):

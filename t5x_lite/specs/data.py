@@ -66,8 +66,11 @@ class Data(Spec):
   # Or several corpora or tasks: a mixture that SeqIO knows by name, or a spec.
   mixture: Mixture | str | None = None
   lengths: dict[str, Count]  # tokens of each feature: {'inputs': 512, ...}
-  vocabulary: str = 'bytes'  # 'bytes', or the path of a SentencePiece model
+  # 'bytes', a SentencePiece .model, or a tokenizer.json or its folder.
+  vocabulary: str = 'bytes'
   extra_ids: Natural = 100  # sentinels to add where the model brings none
+  # Where the vocabulary does not say them, or others: {'eos': '</s>'}.
+  special_tokens: dict[Literal['pad', 'eos', 'bos'], str] | None = None
   document: Literal['line', 'paragraph', 'file'] | None = None  # None: by look
   field: str = 'text'  # of a JSON line, holds the text
   # Of a JSON line with a pair: what holds the inputs, and last the targets.
@@ -81,6 +84,8 @@ class Data(Spec):
   # Several examples in a row, which do not see each other: of pairs, and of
   # documents that are isolated.
   pack: bool = False
+  # Read as they come: nothing is stored, and nothing shuffled.
+  stream: bool = False
 
   def __post_init__(self):
     super().__post_init__()

@@ -6,16 +6,28 @@ from t5x_lite.nn import modules
 from t5x_lite.nn.kernels import plain
 
 
-def attend(q_R1HD, parts, mask, bias=None, scale=1.0):
+def attend(q_R1HD, parts, mask, bias=None, scale=1.0, writers_BNL=None):
   """The plain formula as two products for each part of the keys.
+
+  With `writers_BNL`, each query meets the last part of all N rows of its input,
+  and what is not its own is left out of the sum: its logits before, and by
+  weights of 0 after the softmax. So rows can change places in a search with no
+  key moved. A step reads as much as if each row had a copy of its own keys, and
+  multiplies N times as much of that part; to move the copies instead is to read
+  and write all of them at each step. That would be the better only where N
+  products cost more than this: from tens of rows on for CPUs, from hundreds on
+  for accelerators.
 
   Args:
     q_R1HD: queries. The rows of one input stand together.
     parts: (k_BGKD, v_BGKD) side by side, heads first; each of the B inputs, and
       then it is read once for all rows of an input, or of the R rows.
-    mask: masks.Mask of the B inputs over all parts.
+    mask: masks.Mask of the B inputs over all parts, the last one's rows of an
+      input as one.
     bias: None, or positions.Toeplitz.
     scale: a factor of the logits.
+    writers_BNL: None, or which row of the same input has the key and value of
+      each place in the last part, [B, G, L * N, D], that a row sees.
 
   Returns:
     y_R1HD.
@@ -24,46 +36,58 @@ def attend(q_R1HD, parts, mask, bias=None, scale=1.0):
   g = parts[0][0].shape[1]
   inputs = mask.query_segments_BQ.shape[0]
   wide = modules.at_least_float32(q_R1HD.dtype)
-  shape = inputs, rows // inputs, g, h // g  # B N G R
-  q_BNGRD = q_R1HD.reshape(*shape, d)
+  shape = inputs, g, rows // inputs, h // g  # B G N R
+  q_BNGRD = q_R1HD.reshape(inputs, rows // inputs, g, h // g, d)
+  q_BGNRD = q_BNGRD.swapaxes(1, 2)
 
-  def fold(x_BNGRX, b):
+  def fold(x_BGNRX, b):
     """[b, G, rows for each of them, X]."""
-    x = x_BNGRX.reshape(b, rows // b, *x_BNGRX.shape[2:]).swapaxes(1, 2)
-    return x.reshape(b, g, -1, x.shape[-1])
+    if b != inputs:
+      x_BGNRX = x_BGNRX.swapaxes(1, 2)
+    return x_BGNRX.reshape(b, g, -1, x_BGNRX.shape[-1])
 
   def unfold(x_bGMX):
     b, _, _, x = x_bGMX.shape
-    x_bGNRX = x_bGMX.reshape(b, g, rows // b, h // g, x)
-    return x_bGNRX.swapaxes(1, 2).reshape(*shape, x)
+    if b == inputs:
+      return x_bGMX.reshape(*shape, x)
+    return x_bGMX.reshape(inputs, -1, g, h // g, x).swapaxes(1, 2)
 
-  logits_BNGRK = jnp.concatenate(
-    [
-      unfold(
-        jnp.einsum(
-          'BGMD,BGKD->BGMK',
-          fold(q_BNGRD, len(k_BGKD)),
-          k_BGKD,
-          preferred_element_type=wide,
-        )
+  if writers_BNL is not None:
+    n = rows // inputs
+    own_BNLN = writers_BNL[..., None] == jnp.arange(n)
+    own = own_BNLN[:, None, :, None]  # B G N R L N
+
+  logits = [
+    unfold(
+      jnp.einsum(
+        'BGMD,BGKD->BGMK',
+        fold(q_BGNRD, len(k_BGKD)),
+        k_BGKD,
+        preferred_element_type=wide,
       )
-      for k_BGKD, _ in parts
-    ],
-    axis=-1,
-  )
+    )
+    for k_BGKD, _ in parts
+  ]
+  if writers_BNL is not None:
+    each = logits[-1].reshape(*shape, -1, n)
+    logits[-1] = jnp.where(own, each, 0).sum(-1)
+  logits_BGNRK = jnp.concatenate(logits, axis=-1)
   if scale != 1:
-    logits_BNGRK = logits_BNGRK * jnp.asarray(scale, wide)
+    logits_BGNRK = logits_BGNRK * jnp.asarray(scale, wide)
   if bias is not None:
     bias_GRK = bias.matrix().astype(wide).reshape(g, h // g, -1)
-    logits_BNGRK += bias_GRK[None, None]
+    logits_BGNRK += bias_GRK[None, :, None]
   seen_BK = mask.matrix()[:, 0]
-  logits_BNGRK = jnp.where(
-    seen_BK[:, None, None, None], logits_BNGRK, plain.HIDDEN
+  logits_BGNRK = jnp.where(
+    seen_BK[:, None, None, None], logits_BGNRK, plain.HIDDEN
   )
-  weights_BNGRK = modules.softmax(logits_BNGRK).astype(parts[0][1].dtype)
-  y_BNGRD, end = 0, 0
-  for _, v_BGKD in parts:
-    start, end = end, end + v_BGKD.shape[2]
-    weights = fold(weights_BNGRK[..., start:end], len(v_BGKD))
-    y_BNGRD += unfold(jnp.einsum('BGMK,BGKD->BGMD', weights, v_BGKD))
-  return y_BNGRD.reshape(rows, 1, h, d)
+  weights_BGNRK = modules.softmax(logits_BGNRK).astype(parts[0][1].dtype)
+  y_BGNRD, end = 0, 0
+  for (_, v_BGKD), found in zip(parts, logits, strict=True):
+    start, end = end, end + found.shape[-1]
+    weights = weights_BGNRK[..., start:end]
+    if writers_BNL is not None and end == weights_BGNRK.shape[-1]:
+      weights = jnp.where(own, weights[..., None], 0).reshape(*shape, -1)
+    weights = fold(weights, len(v_BGKD))
+    y_BGNRD += unfold(jnp.einsum('BGMK,BGKD->BGMD', weights, v_BGKD))
+  return y_BGNRD.swapaxes(1, 2).reshape(rows, 1, h, d)
