@@ -199,7 +199,7 @@ def test_mail(data):
   assert (two.inputs, two.targets) == ('subject: a body: Buy now\u00e9', 'ham')
   assert three.inputs == 'subject: FWD: a body: Win big'
   assert (three.document, three.targets) == (two.document, 'spam')
-  assert four.inputs == 'subject: body: '.replace(': b', ':  b')
+  assert four.inputs == 'subject:  body: '
 
 
 def test_debian(data):

@@ -57,7 +57,9 @@ def _mixture(name, vocabulary):
 def _tasks(name, vocabulary):
   """The names of the tasks of a mixture, each once."""
   seqio, _ = sources.libraries()
-  return sorted({task.name for task in seqio.get_subtasks(_mixture(name, vocabulary))})
+  return sorted(
+    {task.name for task in seqio.get_subtasks(_mixture(name, vocabulary))}
+  )
 
 
 def rates(run, counts, vocabulary=None):
