@@ -277,14 +277,14 @@ def test_entailment_of_words_is_a_link_upwards():
   above = {f'{kind}{n}': kind for kind in ('dog', 'cat') for n in range(40)}
   above |= {'dog': 'entity', 'cat': 'entity'}
   keys = {word: f'{n:08}' for n, word in enumerate(['entity', *above])}
-  links = lambda word: f'001 @ {keys[above[word]]} n 0000' * (word in above)
+  links = {word: f'001 @ {keys[kind]} n 0000' for word, kind in above.items()}
 
   class Texts:
     namelist = lambda self: ['data.noun']
 
     def read(self, name):
       return '\n'.join(
-        f'{key} 03 n 01 {word} 0 {links(word) or "000"} | x'
+        f'{key} 03 n 01 {word} 0 {links.get(word, "000")} | x'
         for word, key in keys.items()
       ).encode()
 
