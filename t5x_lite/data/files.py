@@ -7,6 +7,7 @@ import re
 
 from t5x_lite import errors
 from t5x_lite import storage
+from t5x_lite.data import checksums
 from t5x_lite.data import formats
 from t5x_lite.data import partition
 from t5x_lite.data.sources import Place
@@ -49,7 +50,7 @@ class Files:
     kinds = set(map(formats.kind, self.paths))
     return {
       'files': [
-        [os.path.relpath(path, root), *storage.checksum(path)]
+        [os.path.relpath(path, root), *checksums.of(path)]
         for path in self.paths
       ],
       'document': self.document,
