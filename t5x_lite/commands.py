@@ -106,7 +106,7 @@ def load(options):
 
 
 def _instead(bindings):
-  """Takes back what a recipe learns from, where another is given."""
+  """Takes back what a recipe learns from, where options name another."""
   names = {f'Data.{name}' for name in ('corpus', 'task', 'mixture')}
   said = {binding.split('=')[0].strip() for binding in bindings} & names
   return [f'{name}=None' for name in sorted(names - said)] if said else []

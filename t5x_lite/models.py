@@ -117,26 +117,22 @@ class Transformer(nnx.Module):
       'decoder_bidirectional_mask': real_BP,
     }
     x_BPE, keys_values, encoder = self.decode(batch, keep=True)
-    # Steps read keys heads first. XLA's CPU backend copies what a scan takes
-    # of each layer, all parameters at every token: there each has its own.
+    # XLA's CPU backend copies what a scan takes of each layer, all parameters
+    # at every token: there each has its own.
     unrolled = partitioning.platform() == 'cpu'
 
-    def lay_out(x_NBKGD):
-      x_NBGKD = x_NBKGD.swapaxes(2, 3)
-      return tuple(x_NBGKD) if unrolled else x_NBGKD
+    def lay_out(keys_values):
+      laid = attention.lay_out(*keys_values)
+      return tuple(map(tuple, laid)) if unrolled else laid
 
-    read = tuple(map(lay_out, keys_values))
     state = {
       'each': self.decoder.apart() if unrolled else None,
-      'cache': attention.Cache.empty(read, length),
+      'cache': attention.Cache.empty(lay_out(keys_values), length),
       'prompt': real_BP,
       'encoder': None,
     }
     if encoder:
-      state['encoder'] = (
-        tuple(map(lay_out, encoder[0])),
-        encoder[1].key_segments_BK,
-      )
+      state['encoder'] = lay_out(encoder[0]), encoder[1].key_segments_BK
     return self.head(x_BPE[:, -1:])[:, 0], state
 
   def step(self, state, tokens_R):

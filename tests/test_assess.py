@@ -110,6 +110,13 @@ def test_t5x_415_and_defect_9_metrics_are_always_written(evaluate, copy):
   assert found['topics']['4']['examples'] == 31
   assert len((folder / 'topics-4.jsonl').read_text().splitlines()) == 31
   assert str(folder / 'metrics.json') in said
+  assert (folder / 'metrics.png').read_bytes().startswith(b'\x89PNG')
+  assert f'drawn: {folder / "metrics.png"}' in said
+  constants = json.loads((folder / 'constants.json').read_text())
+  assert constants.keys() == {'topics', 'topics_end', 'both_topics'}
+  assert constants['topics']['exact_match'] == pytest.approx(100 / 31)
+  [row] = [x.split() for x in said.splitlines() if 'exact_match' in x]
+  assert row[:4] == ['topics', 'exact_match', '31', f'{100 / 31:.4f}']
 
 
 def test_t5x_defect_22_all_checkpoints_are_measured(evaluate, copy):

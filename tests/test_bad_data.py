@@ -7,7 +7,6 @@ import re
 import zlib
 
 import pyarrow
-from pyarrow import parquet
 import pytest
 
 from t5x_lite import cli
@@ -15,25 +14,18 @@ from t5x_lite.data import formats
 from t5x_lite.data import making
 from t5x_lite.data import store
 from t5x_lite.data import vocabularies
-from tests import test_data_formats
+from tests.records import example
+from tests.records import table
+from tests.records import tfrecord
+from tests.records import zstd
 
 PAIRS = ['--gin.Run.objective=@Supervised()']
 PAIRS += ['--gin.Data.lengths={"inputs": 8, "targets": 8}']
 LINE = b'A line of plain text.\n'
-example, tfrecord = test_data_formats.example, test_data_formats.tfrecord
-
-
-def zstd(data):
-  return pyarrow.compress(data, codec='zstd', asbytes=True)
 
 
 def records(path, *texts):
   tfrecord(path, [example(text=x) for x in texts])
-  return path.read_bytes()
-
-
-def table(path, columns, **options):
-  parquet.write_table(pyarrow.table(columns), path, **options)
   return path.read_bytes()
 
 
@@ -58,18 +50,19 @@ def hole(data):
 
 
 def columns(path):
-  return table(path, {'text': ['a', 'b'], 'n': [1, 2], 'l': [['a'], ['b']]})
+  made = table(path, {'text': ['a', 'b'], 'n': [1, 2], 'l': [['a'], ['b']]})
+  return made.read_bytes()
 
 
 def no_rows(path):
-  return table(path, {'text': pyarrow.array([], 'string')})
+  return table(path, {'text': pyarrow.array([], 'string')}).read_bytes()
 
 
 def bad_page(path):
   whole = table(
     path, {'text': [f'text {n}' * 9 for n in range(5000)]}, compression='zstd'
   )
-  return hole(whole)
+  return hole(whole.read_bytes())
 
 
 # Name of the file: (its bytes, or a function of its path that gives them; what

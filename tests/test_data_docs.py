@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from tests import test_data_formats
+from tests import records
 
 PAGE = pathlib.Path(__file__).parents[1] / 'docs' / 'data.md'
 LINES = [
@@ -43,12 +43,12 @@ def folder(tmp_path_factory):
   (folder / 'books/two.txt').write_text(text.upper())
   (folder / 'mixed/a.txt').write_text('one\ntwo\n')
   (folder / 'mixed/b.jsonl').write_text('{"body": "three"}\n{"body": "two"}\n')
-  test_data_formats.table(
+  records.table(
     folder / 'pairs/words.parquet',
     {'english': ['one', 'two', 'three'], 'german': ['eins', 'zwei', 'drei']},
   )
 
-  class Fables(test_data_formats.Books):
+  class Fables(records.Leaflets):
     """Another name of it."""
 
   Fables(data_dir=str(folder / 'tfds')).download_and_prepare()

@@ -7,9 +7,7 @@ import sys
 
 import numpy as np
 import pyarrow
-from pyarrow import parquet
 import pytest
-import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from t5x_lite import data as data_lib
@@ -21,7 +19,12 @@ from t5x_lite.data import files
 from t5x_lite.data import partition
 from t5x_lite.data import sources
 from t5x_lite.data import vocabularies
+from tests import records
 from tests import tiny
+from tests.records import example
+from tests.records import table
+from tests.records import tfrecord
+from tests.records import zstd
 
 TEXTS = ['one\ntwo', 'thrée', ' ', '', 'four \0 \ufeff', 'x' * 5000]
 LEFT = ['one\ntwo', 'thrée', 'four \0 \ufeff', 'x' * 5000]
@@ -35,36 +38,6 @@ def data(corpus, **fields):
 
 def read(corpus, report=None, **fields):
   return [text for _, text in corpora.documents(data(corpus, **fields), report)]
-
-
-def example(**features):
-  def feature(value):
-    if isinstance(value, int):
-      return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-    values = value if isinstance(value, list) else [value]
-    values = [x if isinstance(x, bytes) else x.encode() for x in values]
-    return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-
-  found = {name: feature(value) for name, value in features.items()}
-  return tf.train.Example(
-    features=tf.train.Features(feature=found)
-  ).SerializeToString()
-
-
-def tfrecord(path, records, compression=''):
-  with tf.io.TFRecordWriter(str(path), compression) as writer:
-    for record in records:
-      writer.write(record)
-  return path
-
-
-def table(path, columns, **options):
-  parquet.write_table(pyarrow.table(columns), path, **options)
-  return path
-
-
-def zstd(text):
-  return pyarrow.compress(text.encode(), codec='zstd', asbytes=True)
 
 
 # -- compressed ---------------------------------------------------------------
@@ -217,33 +190,11 @@ def test_a_flipped_bit_of_a_tfrecord_is_found_wherever_it_is(tmp_path):
 # -- TensorFlow datasets ------------------------------------------------------
 
 
-class Books(tfds.core.GeneratorBasedBuilder):
-  """A dataset made here, in several files."""
-
-  VERSION = tfds.core.Version('1.2.0')
-
-  def _info(self):
-    features = {'text': tfds.features.Text(), 'n': np.int64}
-    return tfds.core.DatasetInfo(
-      builder=self, features=tfds.features.FeaturesDict(features)
-    )
-
-  def _split_generators(self, dl_manager):
-    return {
-      'train': self._generate_examples(0, 60),
-      'validation': self._generate_examples(60, 9),
-    }
-
-  def _generate_examples(self, first, count):
-    for n in range(first, first + count):
-      yield n, {'text': f'book {n} ' * 9, 'n': n}
-
-
 @pytest.fixture(scope='module')
-def books(tmp_path_factory):
+def leaflets(tmp_path_factory):
   """The folder of a dataset of three shards."""
   folder = tmp_path_factory.mktemp('tfds')
-  builder = Books(data_dir=str(folder))
+  builder = records.Leaflets(data_dir=str(folder))
   builder.download_and_prepare(
     download_config=tfds.download.DownloadConfig(num_shards=3)
   )
@@ -252,31 +203,31 @@ def books(tmp_path_factory):
     yield folder
 
 
-@pytest.mark.parametrize('name', ['books', 'books:1.2.0'])
-def test_a_dataset_by_name(books, monkeypatch, name):
+@pytest.mark.parametrize('name', ['leaflets', 'leaflets:1.2.0'])
+def test_a_dataset_by_name(leaflets, monkeypatch, name):
   # Its splits and version are known without a builder.
   monkeypatch.setattr(sources, '_ask', None)
   corpus = corpora.find(data(f'tfds:{name}'))
-  assert corpus.dataset == 'books:1.2.0'
+  assert corpus.dataset == 'leaflets:1.2.0'
   assert corpus.splits == ('train', 'validation')
   found = list(corpora.documents(data(f'tfds:{name}')))
   for split, count in (('train', 60), ('validation', 9)):
     texts = {text for side, text in found if side == split}
-    own = tfds.load('books', split=split, data_dir=str(books))
+    own = tfds.load('leaflets', split=split, data_dir=str(leaflets))
     wanted = {x['text'].decode() for x in own.as_numpy_iterator()}
     assert texts == wanted and len(texts) == count
 
 
-def test_shards_of_a_dataset_are_parts(books, monkeypatch, tmp_path):
+def test_shards_of_a_dataset_are_parts(leaflets, monkeypatch, tmp_path):
   whole = building.open_or_build(
-    data('tfds:books', store=str(tmp_path / 'a')), VOCABULARY
+    data('tfds:leaflets', store=str(tmp_path / 'a')), VOCABULARY
   )
   monkeypatch.setattr(partition, '_SMALLEST', 10)
-  corpus = corpora.Texts(data('tfds:books'))
+  corpus = corpora.Texts(data('tfds:leaflets'))
   parts = corpus.parts()
   assert [x.split for x in parts] == 3 * ['train'] + 3 * ['validation']
   made = building.open_or_build(
-    data('tfds:books', store=str(tmp_path / 'b')), VOCABULARY
+    data('tfds:leaflets', store=str(tmp_path / 'b')), VOCABULARY
   )
   for split, count in (('train', 60), ('validation', 9)):
     one, other = whole.split(split), made.split(split)
@@ -287,12 +238,16 @@ def test_shards_of_a_dataset_are_parts(books, monkeypatch, tmp_path):
     )
 
 
-def test_a_dataset_of_pairs_and_wrong_names_of_it(books):
+def test_a_dataset_of_pairs_and_wrong_names_of_it(leaflets):
   for name, fields, match in (
-    ('tfds:books', {'field': 'txt'}, 'no such field .*books:1.2.0.* text'),
-    ('tfds:books', {'field': 'n'}, 'field of a dataset is no text.*int64'),
-    ('tfds:boks', {}, 'not ready .* boks'),
-    ('tfds:books:9.9.9', {}, 'not ready .* books:9.9.9'),
+    (
+      'tfds:leaflets',
+      {'field': 'txt'},
+      'no such field .*leaflets:1.2.0.* text',
+    ),
+    ('tfds:leaflets', {'field': 'n'}, 'field of a dataset is no text.*int64'),
+    ('tfds:leaflet', {}, 'not ready .* leaflet'),
+    ('tfds:leaflets:9.9.9', {}, 'not ready .* leaflets:9.9.9'),
     ('tfds:', {}, 'not ready'),
   ):
     with pytest.raises(errors.DataError, match=match):

@@ -1,5 +1,6 @@
 """The layers alone: position bias, masks, attention, dropout, stacking."""
 
+import dataclasses
 import types
 
 from flax import nnx
@@ -11,6 +12,7 @@ import t5_numpy
 
 from t5x_lite import models
 from t5x_lite import specs
+from t5x_lite.nn import attention
 from t5x_lite.nn import kernels
 from t5x_lite.nn import masks
 from t5x_lite.nn import modules
@@ -334,3 +336,44 @@ def test_norms_without_parameters(norm):
   assert not jax.tree.leaves(nnx.split(norm)[1])
   got = norm(jnp.ones((1, 1, 32)).at[0, 0, ::2].set(-1))
   np.testing.assert_allclose(jnp.abs(got), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize('rows', [1, 4, 32, 33])
+def test_tied_logits_of_few_rows_and_of_many(rows):
+  rng = np.random.default_rng(0)
+  x, table = rng.standard_normal((rows, 1, 16)), rng.standard_normal((48, 16))
+  wanted = np.einsum('BLE,VE->BLV', x, table)
+
+  def total(x, table):
+    y = modules.linear('BLE,VE->BLV', x, table)
+    return jnp.sum(y * y), y
+
+  (_, got), (of_x, of_table) = jax.jit(
+    jax.value_and_grad(total, (0, 1), has_aux=True)
+  )(jnp.asarray(x, jnp.float32), jnp.asarray(table, jnp.float32))
+  for found, right in (
+    (got, wanted),
+    (of_x, 2 * np.einsum('BLV,VE->BLE', wanted, table)),
+    (of_table, 2 * np.einsum('BLV,BLE->VE', wanted, x)),
+  ):
+    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-3)
+
+
+def test_rows_change_places_and_what_they_wrote_does_not():
+  prompts = attention.lay_out(*np.ones((2, 1, 3, 5, 2, 4), np.float32))
+  cache = attention.Cache.empty(prompts, 7).repeat(2).reorder(np.arange(6))
+  assert cache.room == 7
+  new = jnp.arange(6 * 2 * 4, dtype=jnp.float32).reshape(6, 1, 2, 4)
+  cache, (_, (keys_BGDK, values_BGKD)) = cache.add(0, new, -new)
+  cache = dataclasses.replace(cache, index=cache.index + 1)
+  assert keys_BGDK.shape == (3, 2, 4, 14)
+  np.testing.assert_array_equal(keys_BGDK.swapaxes(2, 3), -values_BGKD)
+  turned = cache.reorder(np.arange(6) ^ 1)
+  assert turned.written is cache.written
+  writers_BNL = np.asarray(turned.writers_BNL)
+  assert (writers_BNL[:, :, 0] == [1, 0]).all()
+  assert (writers_BNL[:, :, 1:] == np.arange(2)[:, None]).all()
+  one_G1D = values_BGKD[2, :, writers_BNL[2, 0, 0]]
+  np.testing.assert_array_equal(one_G1D, -new[5, 0])
+  with pytest.raises(ValueError, match='not repeated'):
+    turned.repeat(2)

@@ -199,7 +199,7 @@ def test_mail(data):
   assert (two.inputs, two.targets) == ('subject: a body: Buy now\u00e9', 'ham')
   assert three.inputs == 'subject: FWD: a body: Win big'
   assert (three.document, three.targets) == (two.document, 'spam')
-  assert four.inputs == 'subject: body: '.replace(': b', ':  b')
+  assert four.inputs == 'subject:  body: '
 
 
 def test_debian(data):
@@ -271,15 +271,33 @@ def test_wordnet(data):
   assert found[0].inputs == 'which noun means: that which is?'
 
 
-def test_entailment_of_words_is_a_link_upwards(data):
-  above = {'dog': 'entity', 'cat': 'entity', 'pug': 'dog', 'tabby': 'cat'}
-  found = rows('wn_entail')
-  assert len(found) == 4  # of each link one, in one way or another
+def test_entailment_of_words_is_a_link_upwards():
+  from t5x_lite.tasks.readers import wordnet
+
+  above = {f'{kind}{n}': kind for kind in ('dog', 'cat') for n in range(40)}
+  above |= {'dog': 'entity', 'cat': 'entity'}
+  keys = {word: f'{n:08}' for n, word in enumerate(['entity', *above])}
+  links = {word: f'001 @ {keys[kind]} n 0000' for word, kind in above.items()}
+
+  class Texts:
+    namelist = lambda self: ['data.noun']
+
+    def read(self, name):
+      return '\n'.join(
+        f'{key} 03 n 01 {word} 0 {links.get(word, "000")} | x'
+        for word, key in keys.items()
+      ).encode()
+
+  found = list(wordnet.entailments(Texts()))
+  assert 70 < len(found) <= 82  # of each link one, in one way or another
+  kinds = collections.Counter()
   for row in found:
     first, second = row.inputs.removeprefix('word1: ').split(' word2: ')
     holds = above.get(first) == second
     assert row.targets == ('entailment' if holds else 'not_entailment')
     assert row.document in (first, second)
+    kinds['holds' if holds else above.get(second) == first] += 1
+  assert min(kinds.values()) > 5 and len(kinds) == 3
 
 
 def test_words_in_context(data):

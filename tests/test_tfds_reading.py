@@ -125,31 +125,31 @@ def shown():
 
 
 def test_the_page_on_tasks_is_true(here, command, tmp_path, monkeypatch):
-  """Its commands run, in turn; what is trained on is built in, and a user's."""
+  """Its commands run; what is trained on is built in, and a user's own."""
   monkeypatch.chdir(tmp_path)
   module, lines = shown()
   (tmp_path / 'my_tasks.py').write_text(module)
+  build, train, measure, train_own, measure_own = lines
+  assert build == ['tfds', 'build', 'glue/rte']  # as `here` has done
   small = [x for x in runs.options(Run__steps=2) if 'lengths' not in x]
   small += [f'--gin.Transformer.{x}coder_layers=1' for x in ('en', 'de')]
-  said = []
-  for line in lines:
-    if line[0] == 'tfds':
-      assert line == ['tfds', 'build', 'glue/rte']  # as `here` has done
-      continue
-    # The second training is that of the first, but for its data.
-    more = small if line[1] == 'train' else []
-    more += ['--dry_run'] if '--gin.Data.task=my_topics' in line else []
-    said.append(command(*line[1:], *more))
-  trained, measured, checked, own = said
-  assert 'tokenised glue_rte_v002' in trained and 'my_topics' in checked
-  assert 'accuracy' in measured and 'exact_match' in own
+  assert 'tokenised glue_rte_v002' in command(*train[1:], *small)
+  # What differs from that one is its data.
+  assert 'my_topics' in command(*train_own[1:], *small, '--dry_run')
+  # Both at once, which compile one program.
+  assert measure[:-1] == measure_own[:-2]
+  tasks = ','.join(x[3].partition('=')[2] for x in (measure, measure_own))
+  said = command(*measure[1:3], f'--tasks={tasks}', measure_own[-1])
+  assert 'accuracy' in said and 'exact_match' in said
   folder = tmp_path / 'runs/rte/evaluation'
-  found = json.loads((folder / 'glue_rte_v002-2.json').read_text())['metrics']
   counts = {'loss', 'token_accuracy', 'tokens', 'examples'}
-  assert found.keys() == counts | {'accuracy'}
-  assert found['examples'] == len(SPLITS['validation'])
-  found = json.loads((folder / 'my_topics-2.json').read_text())['metrics']
-  assert found.keys() == counts | {'exact_match'} and found['examples'] == 20
+  for name, metric, examples in (
+    ('glue_rte_v002', 'accuracy', len(SPLITS['validation'])),
+    ('my_topics', 'exact_match', 20),
+  ):
+    found = json.loads((folder / f'{name}-2.json').read_text())['metrics']
+    assert found.keys() == counts | {metric}
+    assert found['examples'] == examples
 
 
 def test_the_page_names_what_is_built_in():

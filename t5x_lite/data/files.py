@@ -7,6 +7,7 @@ import re
 
 from t5x_lite import errors
 from t5x_lite import storage
+from t5x_lite.data import checksums
 from t5x_lite.data import formats
 from t5x_lite.data import partition
 from t5x_lite.data.sources import Place
@@ -49,7 +50,7 @@ class Files:
     kinds = set(map(formats.kind, self.paths))
     return {
       'files': [
-        [os.path.relpath(path, root), *storage.checksum(path)]
+        [os.path.relpath(path, root), *checksums.of(path)]
         for path in self.paths
       ],
       'document': self.document,
@@ -112,7 +113,8 @@ class Files:
         continue
       runs = self._runs(path, start, end, LONGEST, report)
       if self.document == 'line':
-        for _, lines in runs:
+        for _, lines, goes_on in runs:
+          report.cut += goes_on
           texts = [line for line in lines if line.strip()]
           report.blank += len(lines) - len(texts)
           yield from texts
@@ -121,19 +123,26 @@ class Files:
 
   def _joined(self, runs, report):
     """Paragraphs, or the one document that a file is."""
-    kept, size, whole = [], 0, self.document == 'file'
-    for _, lines in runs:
+    kept, size, going = [], 0, False  # whether a document was cut before
+    whole = self.document == 'file'
+    for _, lines, goes_on in runs:
       for line in lines:
         if whole or line.strip():
+          report.cut += going
           kept.append(line)
           size += len(line) + 1
-          if size > LONGEST:
-            report.cut += 1
-            yield '\n'.join(kept)
-            kept, size = [], 0
-        elif kept:
+          going = size > LONGEST
+          if not going:
+            continue
+        else:
+          going = False
+        if kept:
           yield '\n'.join(kept)
           kept, size = [], 0
+      if goes_on and kept:
+        going = True
+        yield '\n'.join(kept)
+        kept, size = [], 0
     if any(map(str.strip, kept)):
       yield '\n'.join(kept)
 
@@ -152,7 +161,7 @@ class Files:
     kind = formats.kind(path)
     if kind == 'json':
       runs = self._runs(path, start, end, _LONGEST_RECORD, report)
-      for first, lines in runs:
+      for first, lines, _ in runs:
         for number, line in enumerate(lines, first):
           if not line.strip():
             report.blank += 1
@@ -179,9 +188,13 @@ class Files:
         yield place, tuple(report.decode(x or b'', place) for x in values)
 
   def _runs(self, path, start, end, longest, report):
-    """(number of the first in the piece, texts) of lines that follow another.
+    """Lines that follow one another, as text.
 
     A line that is too long comes in several, of one number.
+
+    Yields:
+      (number of the first, from the start of the piece; the lines; whether the
+      last goes on).
     """
     number = 1
     size = None if end is None else end - start
@@ -202,9 +215,8 @@ class Files:
             expected=f'at most {longest:,} bytes',
           )
         lines = self._texts(block, Place(path, start, number), report)
-        report.cut += goes_on
         report.read(len(lines) - goes_on, len(block))
-        yield number, lines
+        yield number, lines, goes_on
         number += len(lines) - goes_on
 
   @staticmethod

@@ -14,8 +14,8 @@ import numpy as np
 
 from t5x_lite import corruptions
 from t5x_lite import errors
-from t5x_lite import storage
 from t5x_lite.data import builtin
+from t5x_lite.data import checksums
 from t5x_lite.data import corpora
 from t5x_lite.data import partition
 from t5x_lite.data import seqio_vocabulary
@@ -227,7 +227,7 @@ def check(data, report, splits):
 def _file(name):
   """A shard with its size and checksum, if it is a file."""
   try:
-    return [pathlib.PurePath(name).name, *storage.checksum(name)]
+    return [pathlib.PurePath(name).name, *checksums.of(name)]
   except (OSError, errors.UserError):
     return name
 

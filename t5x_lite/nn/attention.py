@@ -15,6 +15,14 @@ from t5x_lite.nn import modules
 _HEADS = 'batch', 'length', 'heads', 'kv'
 
 
+def lay_out(keys_BKGD, values_BKGD):
+  """As a step reads them, with nothing turned: [B, G, D, K] and [B, G, K, D].
+
+  The axes before are of whatever is there.
+  """
+  return jnp.moveaxis(keys_BKGD, -3, -1), values_BKGD.swapaxes(-3, -2)
+
+
 @functools.partial(
   jax.tree_util.register_dataclass,
   data_fields=['read', 'written', 'index', 'writers_BNL'],
@@ -25,11 +33,11 @@ class Cache:
   """Keys and values of all layers: an array of them, or one for each layer.
 
   Attributes:
-    read: (keys, values) of the prompts, [B, G, P, D] a layer: rows that go on
-      from the same prompt share them.
-    written: (keys, values) of what follows, [R, G, L, D] a layer; or, where
-      rows change places, [B, G, L * N, D]: of each place those of the N rows of
-      an input side by side.
+    read: (keys, values) of the prompts, [B, G, D, P] and [B, G, P, D] a layer:
+      rows that go on from the same prompt share them.
+    written: (keys, values) of what follows, [R, G, D, L] and [R, G, L, D] a
+      layer; or, where rows change places, with B for R and L * N for L: of each
+      place those of the N rows of an input side by side.
     index: how many tokens were written.
     writers_BNL: None, or where rows change places, which row of the same input
       wrote each token that a row goes on from; of tokens to come, itself.
@@ -44,18 +52,21 @@ class Cache:
   def empty(cls, read, length):
     """One with room for `length` tokens after the prompts."""
 
-    def room(x_BGPD):
-      *most, _, d = x_BGPD.shape
-      return jnp.zeros((*most, length, d), x_BGPD.dtype)
+    def room(axis):
+      return lambda x: jnp.zeros_like(
+        x, shape=[*x.shape[:axis], length, *x.shape[axis:][1:]]
+      )
 
-    return cls(read, jax.tree.map(room, read), jnp.zeros((), jnp.int32))
+    keys, values = read
+    written = jax.tree.map(room(-1), keys), jax.tree.map(room(-2), values)
+    return cls(read, written, jnp.zeros((), jnp.int32))
 
   @property
   def room(self):
     """How many tokens can be written."""
     if self.writers_BNL is not None:
       return self.writers_BNL.shape[-1]
-    return jax.tree.leaves(self.written)[0].shape[-2]
+    return jax.tree.leaves(self.written[1])[0].shape[-2]
 
   def repeat(self, n):
     """Each row n times, one after the other, before any changes places."""
@@ -82,7 +93,12 @@ class Cache:
         return x_BGLND.reshape(*layers, inputs, g, length * n, d)
 
       writers_BNL = jnp.broadcast_to(own_N1, (inputs, n, self.room))
-      written = jax.tree.map(together, written)
+      turn = lambda x: x.swapaxes(-1, -2)
+      keys, values = written
+      written = (
+        jax.tree.map(lambda x: turn(together(turn(x))), keys),
+        jax.tree.map(together, values),
+      )
     rows_BN1 = rows_R.reshape(inputs, n, 1) % n
     writers_BNL = jnp.where(
       jnp.arange(self.room) < self.index,
@@ -99,27 +115,28 @@ class Cache:
     """
     zero = jnp.zeros((), jnp.int32)
 
-    def write(all_N, new_R1GD):
+    def write(all_N, new_R1GD, axis):
       apart = isinstance(all_N, tuple)
-      old_bGKD = all_N[layer] if apart else all_N
-      b, g, _, d = old_bGKD.shape[-4:]
-      new_bGND = new_R1GD.reshape(b, -1, g, d).swapaxes(1, 2)
-      new = new_bGND.astype(old_bGKD.dtype)
-      place = zero, zero, self.index * new.shape[2], zero
+      old = all_N[layer] if apart else all_N
+      (b, *_), (*_, g, d) = old.shape[-4:], new_R1GD.shape
+      new = new_R1GD.reshape(b, -1, g, d).swapaxes(1, 2).astype(old.dtype)
+      place = [zero] * 4
+      place[axis] = self.index * new.shape[2]
+      if axis == 3:
+        new = new.swapaxes(2, 3)
       if apart:
-        new = jax.lax.dynamic_update_slice(old_bGKD, new, place)
+        new = jax.lax.dynamic_update_slice(old, new, place)
         return *all_N[:layer], new, *all_N[layer + 1 :]
-      return jax.lax.dynamic_update_slice(all_N, new[None], (layer, *place))
+      return jax.lax.dynamic_update_slice(old, new[None], [layer, *place])
 
     def read(all_N):
       if isinstance(all_N, tuple):
         return all_N[layer]
       return jax.lax.dynamic_index_in_dim(all_N, layer, keepdims=False)
 
-    new = keys_R1GD, values_R1GD
-    cache = dataclasses.replace(
-      self, written=tuple(map(write, self.written, new))
-    )
+    keys, values = self.written
+    written = write(keys, keys_R1GD, 3), write(values, values_R1GD, 2)
+    cache = dataclasses.replace(self, written=written)
     return cache, [
       tuple(map(read, part)) for part in (cache.read, cache.written)
     ]

@@ -43,7 +43,7 @@ class Layer(nnx.Module):
       mask: masks.Mask of the own sequence.
       position: (bias, rotate) of the whole stack, each may be None.
       encoder: None, or (encoded_BKE or its keys and values, masks.Mask, what
-        that `sees`); with a cache, they are heads first.
+        that `sees`); with a cache, as attention.lay_out has them.
       keys_B: dropout keys, or None.
       layer: its number.
       cache: None, or the attention.Cache of what was decoded so far.

@@ -56,7 +56,7 @@ class Stack(nnx.Module):
       mask: masks.Mask of the own sequence.
       encoder: for a decoder of two stacks, (encoded_BKE, masks.Mask), or
         ((keys_NBKGD, values_NBKGD), masks.Mask) from `cross_keys_values`; with
-        a cache, they are heads first.
+        a cache, as attention.lay_out has them.
       keys_B: dropout keys, or None.
       cache: None, or the attention.Cache of what was decoded so far.
       keep: whether the keys and values are wanted.

@@ -55,6 +55,8 @@ def split(rows, wanted):
   """
   seen, found = set(), []
   for row in rows:
+    inputs, targets = plain(row.inputs), plain(row.targets)
+    row = row._replace(inputs=inputs, targets=targets)
     key = hashlib.sha256(folded(row.inputs).encode()).digest()[:12]
     if key in seen or not row.inputs or not row.targets:
       continue

@@ -20,20 +20,20 @@ def attend(q_R1HD, parts, mask, bias=None, scale=1.0, writers_BNL=None):
 
   Args:
     q_R1HD: queries. The rows of one input stand together.
-    parts: (k_BGKD, v_BGKD) side by side, heads first; each of the B inputs, and
+    parts: (k_BGDK, v_BGKD) side by side; each of the B inputs, and
       then it is read once for all rows of an input, or of the R rows.
     mask: masks.Mask of the B inputs over all parts, the last one's rows of an
       input as one.
     bias: None, or positions.Toeplitz.
     scale: a factor of the logits.
     writers_BNL: None, or which row of the same input has the key and value of
-      each place in the last part, [B, G, L * N, D], that a row sees.
+      each place in the last part, of L * N keys, that a row sees.
 
   Returns:
     y_R1HD.
   """
   rows, _, h, d = q_R1HD.shape
-  g = parts[0][0].shape[1]
+  g = parts[0][1].shape[1]
   inputs = mask.query_segments_BQ.shape[0]
   wide = modules.at_least_float32(q_R1HD.dtype)
   shape = inputs, g, rows // inputs, h // g  # B G N R
@@ -60,13 +60,13 @@ def attend(q_R1HD, parts, mask, bias=None, scale=1.0, writers_BNL=None):
   logits = [
     unfold(
       jnp.einsum(
-        'BGMD,BGKD->BGMK',
-        fold(q_BGNRD, len(k_BGKD)),
-        k_BGKD,
+        'BGMD,BGDK->BGMK',
+        fold(q_BGNRD, len(k_BGDK)),
+        k_BGDK,
         preferred_element_type=wide,
       )
     )
-    for k_BGKD, _ in parts
+    for k_BGDK, _ in parts
   ]
   if writers_BNL is not None:
     each = logits[-1].reshape(*shape, -1, n)
