@@ -18,13 +18,13 @@ LINES = [
 ]
 SAYS = {
   'one.txt': ['documents', 'MB/s', 'tokens/s', '1 blank documents'],
-  'mixed': ['3 documents'],
+  'mixed/*': ['3 documents'],
   'tfds:': ['60 documents', 'validation'],
   'words.parquet': ['pairs'],
   'workers': ['shards'],
   'beam': ['documents'],
   'pack': ['2 x'],
-  'Mixture': ['example 1'],
+  'Mixture': ['example 1', 'of the schedule', '75.000%'],
   'stream': ['example 1'],
   '--picture': ['drawn: data.png', 'copies', 'padding of the encoder'],
   '--json': ['"split": "validation"'],
