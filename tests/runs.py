@@ -72,6 +72,14 @@ def launch(processes, *arguments, devices=1):
   )
 
 
+def wait_for(process, step):
+  """Reads a run's lines up to one of this step or a later one."""
+  for line in process.stdout:
+    word, _, rest = line.partition(' ')
+    if word == 'step' and int(rest.split('/')[0]) >= step:
+      return
+
+
 def finish(process):
   """(exit code as a shell tells it, output) of a process."""
   output, _ = process.communicate(timeout=240)

@@ -5,11 +5,20 @@ trainers leave out where they promise to go on exactly. `make parallel` and
 `make faults` run the long ones.
 """
 
+import glob
 import json
+import os
 import pydoc_data.topics
+import random
+import subprocess
+import sys
+import time
 
+import numpy as np
 import pytest
 
+from t5x_lite import storage
+from t5x_lite.data import index
 from tests import runs
 
 STEPS, EVERY = 12, 4
@@ -145,3 +154,160 @@ def test_maxtext_954_the_place_in_a_mixture_is_small(undisturbed):
     assert found['examples'] == 8 * step
     sizes.add(sum(f.stat().st_size for f in files))
   assert max(sizes) < 1024 < 1 << 16
+
+
+# -- kills --------------------------------------------------------------------
+
+_MAKER = """
+import sys
+import numpy as np
+from t5x_lite import storage
+from t5x_lite.data import index
+
+class Store:
+  folder = storage.path(sys.argv[1])
+
+def make(writer):
+  for n in range(4):
+    writer.append('numbers', np.arange(1 << 19) * 7 + n)
+    print(n, flush=True)
+    sys.stdin.readline()
+  writer.counts = {'n': 4}
+
+print(index.open_or_make(Store, 'bins', {'a': 1}, make).digest)
+"""
+
+
+def maker(folder):
+  """A process that makes an index, a step for each line that it is given."""
+  return subprocess.Popen(
+    [sys.executable, '-c', _MAKER, str(folder)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+
+
+def test_an_index_whose_maker_is_killed_is_made_by_the_next(tmp_path):
+  class Store:
+    folder = storage.path(tmp_path / 'undisturbed')
+
+  def make(writer):
+    for n in range(4):
+      writer.append('numbers', np.arange(1 << 19) * 7 + n)
+    writer.counts = {'n': 4}
+
+  wanted = index.open_or_make(Store, 'bins', {'a': 1}, make)
+  folder = tmp_path / 'killed'
+  folder.mkdir()
+  first, second = maker(folder), maker(folder)
+  # One makes it, the other waits for it; who is first, nobody knows.
+  while not (left := glob.glob(f'{folder}/.bins-*')):
+    time.sleep(0.01)
+  [file] = (storage.cache_dir() / 'locks').glob('killed-bins-*')
+  while not (words := file.read_text().split()):
+    time.sleep(0.01)
+  if int(words[1]) != first.pid:
+    first, second = second, first
+  for n in range(2):
+    assert first.stdout.readline() == f'{n}\n'
+    if not n:
+      print(file=first.stdin, flush=True)
+  first.kill()
+  first.communicate()
+  assert not glob.glob(f'{folder}/bins-*')  # nothing that looks whole
+  os.utime(left[0], (0, 0))  # killed long ago, for the third
+  second.stdout.readline()
+  third = glob.glob(f'{folder}/.bins-*')
+  second.kill()
+  second.communicate()
+  assert left[0] not in third and len(third) == 1
+  output, _ = maker(folder).communicate('\n' * 4, timeout=60)
+  assert output.split()[-1] == wanted.digest
+  made = index.Index(storage.path(glob.glob(f'{folder}/bins-*')[0]))
+  numbers = [x.arrays['numbers'].read([0], 4 << 19) for x in (made, wanted)]
+  np.testing.assert_array_equal(*numbers)
+  assert made.counts == {'n': 4}
+
+
+def test_an_index_that_another_machine_made_first_is_taken(tmp_path):
+  """One that shares the folder, but not the lock."""
+
+  class Store:
+    folder = storage.path(tmp_path)
+
+  def make(writer, rival=False):
+    writer.append('numbers', np.arange(10))
+    if not rival:
+      [ours] = tmp_path.glob('.bins-*')
+      with storage.publish(tmp_path / ours.name.split('.')[1]) as scratch:
+        other = index.Writer(scratch)
+        make(other, rival=True)
+        other.close()
+
+  found = index.open_or_make(Store, 'bins', {}, make)
+  assert found.arrays['numbers'].read([0], 10)[0].tolist() == list(range(10))
+  assert not list(tmp_path.glob('.bins-*'))
+
+
+LONG = dict(Run__steps=30, Checkpoints__every=5, Evaluation__every=10)
+
+
+def appears(process, pattern, before):
+  """Waits for another file of a cache, or for the end of a process."""
+  while process.poll() is None and set(glob.glob(pattern)) <= before:
+    time.sleep(0.001)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize('kind', KINDS)
+def test_ten_kills_of_a_packed_mixture(tmp_path, kind):
+  """While its stores, pieces and bins are made, and while it trains."""
+  parts = write_parts(tmp_path, kind, times=20)
+
+  def start(name):
+    return runs.start(
+      'train',
+      '--gin_file=t5/bytes',
+      f'--workdir={tmp_path}/{name}',
+      *options(parts, kind, **LONG),
+      T5X_LITE_CACHE=f'{tmp_path}/{name}-cache',
+    )
+
+  code, output = runs.finish(start('undisturbed'))
+  assert code == 0, output
+  draw = random.Random(kind)
+  stores = f'{tmp_path}/run-cache/stores'
+  looked = 'pieces' if kind == 'text' else 'pairs'
+  planned = [
+    (f'{stores}/.a-*', draw.uniform(0, 0.5)),
+    (f'{stores}/.[bc]-*', draw.uniform(0, 0.5)),
+    (f'{stores}/*/.{looked}-*', 0.0),
+    (f'{stores}/*/.bins-*', 0.0),
+    (f'{stores}/*/.bins-*', draw.uniform(0, 0.3)),
+    (f'{stores}/*/.bins-*', draw.uniform(0, 0.3)),
+  ]
+  steps = sorted(draw.sample(range(1, 30), 4))
+  planned += [(step, draw.uniform(0, 0.2)) for step in steps]
+  codes, whole = [], []
+  for when, delay in planned:
+    before = set() if isinstance(when, int) else set(glob.glob(when))
+    process = start('run')
+    if isinstance(when, int):
+      runs.wait_for(process, when)
+    else:
+      appears(process, when, before)
+    time.sleep(delay)
+    process.kill()
+    codes.append(runs.finish(process)[0])
+    whole.append(len(glob.glob(f'{stores}/*/bins-*/manifest.json')))
+  assert codes.count(137) >= 9 and set(codes) <= {0, 137}
+  assert whole[3] < 3 and whole[-1] == 3  # bins were killed in the making
+  code, output = runs.finish(start('run'))
+  assert code == 0, output
+  runs.assert_same_state(tmp_path / 'run', tmp_path / 'undisturbed', 30)
+  found = digests(tmp_path / 'run')
+  assert found == digests(tmp_path / 'undisturbed') and len(found) == 30
+  assert runs.metrics(tmp_path / 'run') == runs.metrics(
+    tmp_path / 'undisturbed'
+  )
