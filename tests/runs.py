@@ -10,6 +10,7 @@ import sys
 
 import jax
 import numpy as np
+import pytest
 
 from t5x_lite import checkpoints
 from t5x_lite import partitioning
@@ -58,6 +59,25 @@ def start(*arguments, **environment):
     stderr=subprocess.STDOUT,
     text=True,
   )
+
+
+def launch(processes, *arguments, devices=1):
+  """A process of `launch local`."""
+  return start(
+    'launch',
+    'local',
+    f'--processes={processes}',
+    f'--devices={devices}',
+    *arguments,
+  )
+
+
+def wait_for(process, step):
+  """Reads a run's lines up to one of this step or a later one."""
+  for line in process.stdout:
+    word, _, rest = line.partition(' ')
+    if word == 'step' and int(rest.split('/')[0]) >= step:
+      return
 
 
 def finish(process):
@@ -111,3 +131,18 @@ def assert_same_state(workdir, undisturbed, step):
 def assert_clean(output):
   """No traceback, from this program or from a library."""
   assert 'Traceback' not in output and 'Error' not in output, output
+
+
+def assert_same_metrics(workdir, undisturbed, split, tolerance=1e-5):
+  """The same numbers of each step, and the same digests of its batch."""
+  found, wanted = (
+    [line for line in metrics(folder) if line['split'] == split]
+    for folder in (workdir, undisturbed)
+  )
+  assert wanted
+  for one, other in zip(found, wanted, strict=True):
+    assert one.keys() == other.keys()
+    assert one.get('data/digest') == other.get('data/digest')
+    for name, value in other.items():
+      if not isinstance(value, str):
+        assert one[name] == pytest.approx(value, rel=tolerance), name

@@ -63,14 +63,6 @@ def undisturbed(corpus, tmp_path_factory):
   return folder / 'run'
 
 
-def wait_for(process, step):
-  """Reads a run's lines up to one of this step or a later one."""
-  for line in process.stdout:
-    word, _, rest = line.partition(' ')
-    if word == 'step' and int(rest.split('/')[0]) >= step:
-      return
-
-
 def moments(draw, early, late):
   """Moments to disturb a run at: (step to wait for or None, seconds after it).
 
@@ -97,7 +89,7 @@ def disturb(start, workdir, number, planned):
     if moment is not None:
       step, delay = moment
       if step is not None:
-        wait_for(process, step)
+        runs.wait_for(process, step)
       time.sleep(delay)
       process.send_signal(number)
     code, output = runs.finish(process)
@@ -156,7 +148,7 @@ def test_ten_signals(start, undisturbed, tmp_path, number):
 def test_a_second_signal_leaves_at_once(start, undisturbed, tmp_path):
   for step in (10, 21):
     process = start()
-    wait_for(process, step)
+    runs.wait_for(process, step)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
     begun = time.monotonic()
@@ -178,7 +170,7 @@ def test_a_second_signal_leaves_at_once(start, undisturbed, tmp_path):
 def test_a_full_disk(start, undisturbed, tmp_path, limit, words):
   """No file may grow further: it is told once, and nothing is lost."""
   process = start()
-  wait_for(process, 1)
+  runs.wait_for(process, 1)
   resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
   code, output = runs.finish(process)
   assert code == 7, output
@@ -195,7 +187,7 @@ def test_metaseq_602_a_damaged_checkpoint_is_told(start, undisturbed, tmp_path):
   """metaseq#602: training began from scratch, silently."""
   workdir = tmp_path / 'run'
   process = start()
-  wait_for(process, 20)
+  runs.wait_for(process, 20)
   process.send_signal(signal.SIGTERM)
   assert runs.finish(process)[0] == 143
   newest = workdir / 'checkpoints' / str(max(runs.steps(workdir)))
@@ -220,7 +212,7 @@ def test_metaseq_602_a_damaged_checkpoint_is_told(start, undisturbed, tmp_path):
 def test_a_reader_that_leaves(start, undisturbed, tmp_path):
   """As by `t5x_lite train | head`: not done, so not exit code 0."""
   process = start()
-  wait_for(process, 10)
+  runs.wait_for(process, 10)
   process.stdout.close()
   assert process.wait(timeout=60) == 141
   assert runs.finish(start())[0] == 0

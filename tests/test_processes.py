@@ -193,17 +193,6 @@ def workers(task, count, out, *arguments, devices=4):
     assert code == 0, output
 
 
-def launch(processes, *arguments, devices=1):
-  """A process of `launch local`."""
-  return runs.start(
-    'launch',
-    'local',
-    f'--processes={processes}',
-    f'--devices={devices}',
-    *arguments,
-  )
-
-
 @pytest.fixture(scope='module')
 def corpus(tmp_path_factory):
   return runs.write_corpus(tmp_path_factory.mktemp('corpus'))
@@ -220,25 +209,11 @@ def train(workdir, corpus, processes, devices=1, **settings):
   if processes == 1:
     process = runs.start(*arguments, JAX_NUM_CPU_DEVICES=str(devices))
   else:
-    process = launch(processes, *arguments, devices=devices)
+    process = runs.launch(processes, *arguments, devices=devices)
   code, output = runs.finish(process)
   assert code == 0, output
   runs.assert_clean(output)
   return output
-
-
-def assert_same_metrics(workdir, undisturbed, split, tolerance=1e-5):
-  found, wanted = (
-    [line for line in runs.metrics(folder) if line['split'] == split]
-    for folder in (workdir, undisturbed)
-  )
-  assert wanted
-  for one, other in zip(found, wanted, strict=True):
-    assert one.keys() == other.keys()
-    assert one.get('data/digest') == other.get('data/digest')
-    for name, value in other.items():
-      if not isinstance(value, str):
-        assert one[name] == pytest.approx(value, rel=tolerance), name
 
 
 def test_t5x_832_and_340_two_processes_train_as_one_and_end_well(
@@ -248,8 +223,8 @@ def test_t5x_832_and_340_two_processes_train_as_one_and_end_well(
   train(tmp_path / 'one', corpus, 1, devices=2)
   said = train(tmp_path / 'two', corpus, 2)
   assert '[0] step 6/6' in said and '[1]' not in said
-  assert_same_metrics(tmp_path / 'two', tmp_path / 'one', 'train')
-  assert_same_metrics(tmp_path / 'two', tmp_path / 'one', 'validation')
+  runs.assert_same_metrics(tmp_path / 'two', tmp_path / 'one', 'train')
+  runs.assert_same_metrics(tmp_path / 'two', tmp_path / 'one', 'validation')
   assert runs.steps(tmp_path / 'two') == [3, 6]
   one, two = (
     {path.name for path in (tmp_path / name).iterdir()}
@@ -267,7 +242,7 @@ def test_t5x_832_and_340_two_processes_train_as_one_and_end_well(
   )
   measured = []
   for begin in (
-    lambda: launch(2, *evaluate),
+    lambda: runs.launch(2, *evaluate),
     lambda: runs.start(*evaluate, JAX_NUM_CPU_DEVICES='2'),
   ):
     code, output = runs.finish(begin())
@@ -320,7 +295,7 @@ def test_maxtext_1760_a_run_goes_on_by_other_processes(corpus, tmp_path, legs):
       sums.append(json.loads(out.read_text()))
     assert sums[0]['step'] == 3 * n
     assert sums[0] == sums[1] == sums[2]
-  assert_same_metrics(tmp_path / 'legs', tmp_path / 'whole', 'train')
+  runs.assert_same_metrics(tmp_path / 'legs', tmp_path / 'whole', 'train')
 
 
 @pytest.mark.parallel
@@ -340,7 +315,7 @@ def test_t5x_741_each_example_is_counted_once_by_any_processes(
       f'--batch_size={batch_size}',
       '--force',
     )
-    start = launch if count > 1 else lambda _, *rest: runs.start(*rest)
+    start = runs.launch if count > 1 else lambda _, *rest: runs.start(*rest)
     code, output = runs.finish(start(count, *arguments))
     assert code == 0, output
     folder = tmp_path / 'evaluation'
@@ -381,7 +356,7 @@ def assert_near(found, wanted):
 @pytest.fixture
 def running(corpus, tmp_path):
   """Three processes in the middle of training, and how to find one."""
-  process = launch(
+  process = runs.launch(
     3,
     'train',
     f'--corpus={corpus}',
@@ -509,7 +484,7 @@ def test_wrong_inputs_of_several_processes_are_one_message(
   """And nothing by JAX, which aborts whoever outlives process 0."""
   arguments = [word.replace('{0}', str(corpus.parent)) for word in arguments]
   command, *options = arguments
-  process = launch(2, command, f'--workdir={tmp_path}/run', *options)
+  process = runs.launch(2, command, f'--workdir={tmp_path}/run', *options)
   found, output = runs.finish(process)
   assert found == code, output
   [line] = output.splitlines()

@@ -14,15 +14,16 @@ class Starts:
     """Takes the store's array of where each document starts."""
     self._documents, self._block = documents, documents.block
     blocks = -(-len(documents) // self._block)
-    # The first place of each block of documents, read when first needed.
-    self._first = np.full(blocks, -1)
+    # The first place of each block of documents and one, when it was needed;
+    # zeros take no memory until then.
+    self._first = np.zeros(blocks, np.int64)
 
   def _first_of(self, blocks_B):
-    unknown = np.unique(blocks_B[self._first[blocks_B] < 0])
+    unknown = np.unique(blocks_B[self._first[blocks_B] == 0])
     if len(unknown):
       begin = unknown * self._block
-      self._first[unknown] = self._documents.read(begin, 1)[:, 0] + begin
-    return self._first[blocks_B]
+      self._first[unknown] = self._documents.read(begin, 1)[:, 0] + begin + 1
+    return self._first[blocks_B] - 1
 
   def find(self, places_B):
     """The last document that starts at or before each place, int [B]."""

@@ -1,13 +1,17 @@
 """What is worked out of a store once, and kept in a folder of it."""
 
+import contextlib
 import hashlib
 import json
+import os
+import time
 
 from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.data import arrays
 
 _FORMAT = 1
+_ABANDONED = 86400  # seconds after which what nobody goes on with is deleted
 
 
 class Index:
@@ -73,12 +77,16 @@ def open_or_make(store, name, settings, make):
     # Processes of one run on one machine: the first makes it.
     with storage.lock(locks / f'{store.folder.name}-{name}-{key}', wait=True):
       if not (folder / 'manifest.json').exists():
+        _sweep(folder)
         try:
           with storage.publish(folder) as scratch:
             writer = Writer(scratch)
             make(writer)
             writer.close()
         except (OSError, errors.StorageError) as e:
+          # Another machine may have been faster with the same.
+          with contextlib.suppress(errors.DataError):
+            return Index(folder)
           raise errors.StorageError(
             'cannot write beside the tokenised corpus',
             where=folder,
@@ -87,3 +95,11 @@ def open_or_make(store, name, settings, make):
             '--gin.Data.store=...',
           ) from e
   return Index(folder)
+
+
+def _sweep(folder):
+  """Deletes what makers of an index left that were killed long ago."""
+  for old in folder.parent.glob(f'.{folder.name}.*'):
+    with contextlib.suppress(OSError):
+      if os.path.getmtime(old) < time.time() - _ABANDONED:
+        old.rmtree()

@@ -48,9 +48,11 @@ def permutation(n, seed, epoch, index):
   if n == 1 or not index_B.size:
     return np.zeros_like(index_B)
   epoch_B = np.broadcast_to(np.asarray(epoch), index_B.shape)
-  first, last = index_B.min() // _WINDOW, index_B.max() // _WINDOW
-  if last - first > 1 or (epoch_B != epoch_B[0]).any():
+  if (epoch_B != epoch_B[0]).any():
     return _permuted(n, seed, epoch_B, index_B)
+  first, last = index_B.min() // _WINDOW, index_B.max() // _WINDOW
+  if last - first > 1:
+    return _permuted(n, seed, epoch_B[:1], index_B)
   windows = [
     _window(n, seed, int(epoch_B[0]), number)
     for number in range(int(first), int(last) + 1)

@@ -43,8 +43,8 @@ class Shard:
       record: bytes of a record; the last may have fewer.
     """
     self.path, self._record, self._file, self._reader = path, record, None, None
-    self._right = bytearray(-(-size // record))  # which records were compared
-    self._last = len(self._right) - 1
+    self._right = None  # which records were compared, once there are any
+    self._last = -(-size // record) - 1
     self._size_of_last = size - self._last * record
     # Where the records lie, headers of blocks not counted.
     self._first = _CHUNK_HEADER + _before(record)
@@ -55,6 +55,8 @@ class Shard:
 
   def open(self):
     """Opens the file, unless it is."""
+    if self._right is None:  # not sooner: a corpus may have many files
+      self._right = bytearray(self._last + 1)
     if self._file is None:
       self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
