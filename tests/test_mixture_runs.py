@@ -213,10 +213,10 @@ def test_an_index_whose_maker_is_killed_is_made_by_the_next(tmp_path):
     assert first.stdout.readline() == f'{n}\n'
     if not n:
       print(file=first.stdin, flush=True)
+  os.utime(left[0], (0, 0))  # killed long ago, for who comes next
   first.kill()
   first.communicate()
   assert not glob.glob(f'{folder}/bins-*')  # nothing that looks whole
-  os.utime(left[0], (0, 0))  # killed long ago, for the third
   second.stdout.readline()
   third = glob.glob(f'{folder}/.bins-*')
   second.kill()
