@@ -702,8 +702,11 @@ REFUSED = [
   'data.document',
   'data.field',
   'data.held_out',
+  'data.mixture',
+  'data.pack',
   'data.pair',
   'data.prefix',
+  'data.stream',
   'data.task',
   'start_from',
   'optimizer.factored',
@@ -798,8 +801,11 @@ def changed(run, path):
     return dataclasses.replace(run, **{head: changed(value, rest)})
   (field,) = [f for f in dataclasses.fields(run) if f.name == head]
   # What goes with it: one of two sources, a decoder alone.
-  others = {'task': {'corpus': None}, 'mask': {'encoder_layers': 0}}
-  others = others.get(head, {})
+  others = {
+    'task': {'corpus': None},
+    'mixture': {'corpus': None},
+    'mask': {'encoder_layers': 0},
+  }.get(head, {})
   return dataclasses.replace(run, **{head: another(value, field.type)} | others)
 
 
@@ -817,7 +823,7 @@ def test_what_a_resumed_run_may_change(load, path):
   found, other = changes.refused, changes.told
   if path in TOLD:
     found, other = other, found
-  if path == 'data.task':
+  if path in ('data.task', 'data.mixture'):
     other = other[1:]  # the corpus is gone
   if path == 'model.mask':
     found = found[1:]  # so is the encoder

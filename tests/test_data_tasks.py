@@ -264,7 +264,7 @@ def test_a_module_that_does_not_run(tmp_path, monkeypatch, name, said):
 def test_seqios_sentencepiece_is_ours(tmp_path):
   texts = [text for _, text in topic_tasks.TOPICS]
   path = tmp_path / 'my.model'
-  ours = data.vocabulary_training.train_sentencepiece(texts, 500, path)
+  ours = data.vocabulary_training.train(texts, 500, path)
   features = {
     name: seqio.Feature(seqio.SentencePieceVocabulary(str(path), 0))
     for name in ('inputs', 'targets')

@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from t5x_lite import cli
+from t5x_lite import commands
 from t5x_lite import config
 from t5x_lite import models
 from t5x_lite import optimizers
@@ -40,7 +41,7 @@ def test_easylm_59_commands_parse_and_their_recipes_load(line):
   """EasyLM#59: the documentation named flags that do not exist."""
   options = cli.parse(shlex.split(line)[1:])
   if options.command in cli.TAKES_RECIPE and options.gin_file:
-    config.load(options.gin_file, options.bindings)
+    commands.load(options)
 
 
 def test_settings_in_the_table_exist():
