@@ -15,13 +15,14 @@ def attend(q_R1HD, parts, mask, bias=None, scale=1.0, writers_BNL=None):
   key moved. A step reads as much as if each row had a copy of its own keys, and
   multiplies N times as much of that part; to move the copies instead is to read
   and write all of them at each step. That would be the better only where N
-  products cost more than this: from tens of rows on for CPUs, from hundreds on
-  for accelerators.
+  products cost more than this: by what devices multiply in the time of a read,
+  from tens of rows on for CPUs and from hundreds on for accelerators; measured
+  was N = 4 on a CPU.
 
   Args:
     q_R1HD: queries. The rows of one input stand together.
-    parts: (k_BGDK, v_BGKD) side by side; each of the B inputs, and
-      then it is read once for all rows of an input, or of the R rows.
+    parts: (k_BGDK, v_BGKD) side by side; each of the B inputs, and then it is
+      read once for all rows of an input, or of the R rows.
     mask: masks.Mask of the B inputs over all parts, the last one's rows of an
       input as one.
     bias: None, or positions.Toeplitz.
