@@ -45,7 +45,7 @@ def saved(
     {step: {name: metrics}}, as `results` has written them.
   """
   workdir = storage.path(workdir)
-  found, run, measure = {}, None, None
+  found, run, measure, trained_on = {}, None, None, None
   with checkpoints.Checkpoints.reader(workdir) as saver:
     chosen = [best.find(saver, None if which == 'all' else which)]
     for step in processes.first(saver.steps) if which == 'all' else chosen:
@@ -57,14 +57,13 @@ def saved(
         run = settings
         mesh, model = infer.lay_out(run)
         changes = {'tasks': tasks, 'decoding': decoding}
-        measure = _measures(
+        measure, trained_on = _measures(
           run, model, mesh, changes, examples, batch_size, workdir, say
         )
         if processes.is_first():
           results.save_constants(workdir, measure.constants())
-      if measures.HELD_OUT in measure.names:
-        fingerprint = measure.settings(measures.HELD_OUT)['data']
-        fit.check_data(saver, step, fingerprint)
+      if trained_on is not None:
+        fit.check_data(saver, step, trained_on)
       params, found[step] = None, {}
       for name in measure.names:
         settings = {'checkpoint': saver.fingerprint(step)}
@@ -88,7 +87,11 @@ def saved(
 
 
 def _measures(run, model, mesh, changes, examples, batch_size, workdir, say):
-  """What to measure with, and refuses a run that has nothing."""
+  """(what to measure with, the fingerprint of what was trained on).
+
+  The fingerprint is None where nothing is held out of it. A run that has
+  nothing to measure is refused.
+  """
   changes = {k: value for k, value in changes.items() if value is not None}
   spec = dataclasses.replace(run.evaluation, **changes)
   run = dataclasses.replace(run, evaluation=spec)
@@ -104,4 +107,7 @@ def _measures(run, model, mesh, changes, examples, batch_size, workdir, say):
       got='Data.held_out 0, and no Evaluation.tasks',
       fix='--tasks=NAMES',
     )
-  return made
+  if measures.HELD_OUT not in made.names:
+    return made, None
+  # Checkpoints tell of the rows of the training split, which may be packed.
+  return made, data.Batches(run, stores, vocabulary, 'train').fingerprint

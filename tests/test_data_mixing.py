@@ -57,6 +57,10 @@ def test_a_part_too_rare_is_refused():
   with pytest.raises(errors.ConfigError, match='too rare at b') as e:
     mixing.Schedule(['a', 'b'], (1, 1e-8), seed=0)
   assert '1e-08 of the examples' in str(e.value)
+  with pytest.raises(errors.ConfigError, match='too rare at b'):
+    mixing.Schedule(['a', 'b'], (1e308, 1e-320), seed=0)
+  found = mixing.Schedule(['a', 'b'], (1e308, 1e308), seed=0)
+  assert found.shares.tolist() == [0.5, 0.5]
 
 
 # -- of corpora ---------------------------------------------------------------
@@ -161,7 +165,10 @@ def test_temperature_and_maximum_are_t5s(tmp_path):
   run = a_run(dict.fromkeys(paths), temperature=2.0, maximum=300)
   counts = dict(zip(paths, (400, 100, 7), strict=True))
   found = mixtures.rates(run, counts)
-  assert list(found.values()) == pytest.approx([300**0.5, 10.0, 7**0.5])
+  rates = np.array(list(found.values()))
+  assert rates * 300**0.5 == pytest.approx([300**0.5, 10.0, 7**0.5])
+  run = a_run(dict.fromkeys(paths), temperature=1e-3)
+  assert list(mixtures.rates(run, counts).values()) == [1.0, 0.0, 0.0]
 
 
 def test_rows_of_a_batch_are_the_same_for_any_process(tmp_path):

@@ -257,6 +257,14 @@ def test_what_can_not_be_packed_is_refused(tmp_path, kind, fields, what):
     batches(a_run(tmp_path, kind, **fields))
 
 
+@pytest.mark.parametrize('pack', [False, True])
+def test_pieces_that_make_no_example_are_refused(tmp_path, pack):
+  """Of five tokens cut to two, a piece has one, which can't be corrupted."""
+  fields = {'documents': specs.Isolated(), 'lengths': {'inputs': 3}}
+  with pytest.raises(errors.ConfigError, match='too short for pieces'):
+    batches(a_run(tmp_path, 'spans', pack, **fields))
+
+
 def test_a_label_of_a_row_is_not_packed(tmp_path):
   run = tiny.replace(
     a_run(tmp_path, 'pairs', True, lengths={'inputs': 48}),

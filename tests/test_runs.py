@@ -424,6 +424,14 @@ def test_evaluate(command, trained):
   assert command('evaluate', f'--workdir={trained}', '--step=3') != said
 
 
+def test_evaluate_a_run_on_packed_documents(command, train, tmp_path):
+  """Its checkpoints tell of the rows it trained on, not of those held out."""
+  settings = dict(Data__documents='@Isolated()', Data__pack=True, Run__steps=1)
+  train(tmp_path / 'run', **settings)
+  command('evaluate', f'--workdir={tmp_path / "run"}')
+  assert (tmp_path / 'run' / 'evaluation' / 'validation-1.json').exists()
+
+
 def test_evaluate_with_devices_that_do_not_divide_the_batch(command, trained):
   command('evaluate', f'--workdir={trained}')
   file = trained / 'evaluation' / 'validation-6.json'

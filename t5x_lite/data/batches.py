@@ -58,7 +58,7 @@ def check(run, vocabulary):
       got=model.classes,
       fix='take Classification, or --gin.Transformer.classes=0',
     )
-  _check_kind(run, name)
+  _check_kind(run, name, vocabulary)
   if isinstance(model.position, specs.Learned):
     for stack, width in widths(run).items():
       if width > model.position.length:
@@ -69,7 +69,7 @@ def check(run, vocabulary):
         )
 
 
-def _check_kind(run, name):
+def _check_kind(run, name, vocabulary):
   """Refuses data of another kind than the objective's."""
   pairs, data = type(run.objective) in corruptions.PAIRS, run.data
   named = isinstance(data.mixture, str)
@@ -88,6 +88,8 @@ def _check_kind(run, name):
       got='Isolated',
       fix='delete it: pairs are never joined',
     )
+  if isolated:
+    _check_pieces(run, name, vocabulary)
   if data.pack and not (pairs or isolated):
     raise errors.ConfigError(
       'Data.pack has nothing to pack: text without Isolated documents fills '
@@ -100,6 +102,23 @@ def _check_kind(run, name):
     raise errors.ConfigError(
       'Data.pack is on, and Classification has one label a row',
       fix='--gin.Data.pack=False, or Supervised',
+    )
+
+
+def _check_pieces(run, name, vocabulary):
+  """Refuses rows that long documents can't be cut to without too short rests.
+
+  A last piece that is too short takes from the one before it.
+  """
+  corruption = corruptions.OBJECTIVES[type(run.objective)]
+  length = corruption.raw_length(run.objective, run.data.lengths, vocabulary)
+  least = 2 * corruption.MIN_LENGTH - 1
+  if length < least:
+    raise errors.ConfigError(
+      f'Data.lengths are too short for pieces of documents that {name} can use',
+      got=f'{run.data.lengths}: {length} tokens of text',
+      expected=f'{least} tokens of text or more',
+      fix='longer Data.lengths, or leave out Data.documents=@Isolated()',
     )
 
 
@@ -197,7 +216,7 @@ class Batches:
       self._schedule = mixing.Schedule(
         list(parts),
         [
-          rates[name] * part.count / part.examples
+          rates[name] * (part.count / part.examples)
           for name, part in self.parts.items()
         ],
         run.seed,

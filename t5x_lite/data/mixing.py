@@ -51,7 +51,9 @@ class Schedule:
     Raises:
       errors.ConfigError: a part is so rare that a block has no place for it.
     """
-    self.shares = np.asarray(rates, np.float64) / np.sum(rates)
+    rates = np.asarray(rates, np.float64) / np.max(rates)
+    least = np.finfo(np.float64).tiny  # a share that is not 0
+    self.shares = np.maximum(rates / rates.sum(), least)
     self._seed, self.size = seed, _LEAST
     while self.size < _MOST and self._error() > _EXACT:
       self.size *= 2

@@ -92,9 +92,9 @@ def rates(run, counts, vocabulary=None):
     return _seqio_rates(_mixture(mixture, vocabulary), counts)
   if None not in mixture.parts.values():
     return mixture.parts
-  most = mixture.maximum or max(counts.values())
-  return {
-    name: min(counts[name], most) ** (1 / mixture.temperature)
+  most = min(mixture.maximum or max(counts.values()), max(counts.values()))
+  return {  # of the largest, so that no power is too large
+    name: (min(counts[name], most) / most) ** (1 / mixture.temperature)
     for name in mixture.parts
   }
 
