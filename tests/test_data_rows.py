@@ -273,3 +273,23 @@ def test_a_label_of_a_row_is_not_packed(tmp_path):
   model = tiny.replace(run.model, classes=2, mask='causal')
   with pytest.raises(errors.ConfigError, match='one label a row'):
     batches(tiny.replace(run, model=model))
+
+
+def test_an_index_that_was_changed_is_refused(tmp_path):
+  run = a_run(tmp_path, 'causal', True, store=str(tmp_path / 'st'))
+  batches(run)
+  [file] = (tmp_path / 'st').glob('*/bins-*/manifest.json')
+  text = file.read_text()
+  for bad in (
+    text.replace('"bins": ', '"bins": 1'),
+    text[: len(text) // 2],
+    '{}',
+    '',
+  ):
+    file.write_text(bad)
+    with pytest.raises(errors.DataError, match='is damaged at') as e:
+      batches(run)
+    assert e.value.exit_code == 3 and f'delete {file.parent}' in str(e.value)
+  file.unlink()  # the arrays without it
+  with pytest.raises(errors.StorageError, match='delete that folder'):
+    batches(run)

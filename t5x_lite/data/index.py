@@ -10,7 +10,7 @@ from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.data import arrays
 
-_FORMAT = 1
+_FORMAT = 2
 _ABANDONED = 86400  # seconds after which what nobody goes on with is deleted
 
 
@@ -29,6 +29,8 @@ class Index:
     try:
       text = file.read_text()
       manifest = json.loads(text)
+      if _seal(manifest) != manifest.pop('sha256'):
+        raise ValueError('manifest is not as it was written')
       self.counts = manifest['counts']
       self.arrays = {
         name: arrays.Array(folder, entry)
@@ -57,7 +59,14 @@ class Writer:
       'arrays': {name: x.close() for name, x in self._writers.items()},
       'counts': self.counts,
     }
-    storage.write_text(self._folder / 'manifest.json', json.dumps(manifest))
+    sealed = manifest | {'sha256': _seal(manifest)}
+    storage.write_text(self._folder / 'manifest.json', json.dumps(sealed))
+
+
+def _seal(manifest):
+  """A digest of a manifest, which it carries itself."""
+  parts = [manifest['arrays'], manifest['counts']]
+  return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def open_or_make(store, name, settings, make):
@@ -91,7 +100,7 @@ def open_or_make(store, name, settings, make):
             'cannot write beside the tokenised corpus',
             where=folder,
             got=getattr(e, 'got', e),
-            fix='free some space, or choose another folder by '
+            fix='free some space, delete that folder, or choose another by '
             '--gin.Data.store=...',
           ) from e
   return Index(folder)

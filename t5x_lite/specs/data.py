@@ -59,9 +59,9 @@ class Isolated(Spec):
 class Data(Spec):
   """A corpus, how it becomes tokens, and what is kept for measuring."""
 
-  # A registered name, or the path or glob of .txt or .jsonl files.
+  # A registered name, tfds:NAME, or the path or glob of files.
   corpus: str | None = None
-  # Or a SeqIO task that --task_module registers, of inputs and targets.
+  # Or a task of inputs and targets: built in, or of a --task_module.
   task: str | None = None
   # Or several corpora or tasks: a mixture that SeqIO knows by name, or a spec.
   mixture: Mixture | str | None = None
@@ -72,8 +72,8 @@ class Data(Spec):
   # Where the vocabulary does not say them, or others: {'eos': '</s>'}.
   special_tokens: dict[Literal['pad', 'eos', 'bos'], str] | None = None
   document: Literal['line', 'paragraph', 'file'] | None = None  # None: by look
-  field: str = 'text'  # of a JSON line, holds the text
-  # Of a JSON line with a pair: what holds the inputs, and last the targets.
+  field: str = 'text'  # of a record, holds the text
+  # Of a record with a pair: what holds the inputs, and last the targets.
   pair: tuple[str, ...] = ('inputs', 'targets')
   prefix: str = ''  # before each pair's inputs: 'translate English to German: '
   held_out: Fraction = 0.05  # share of the documents never trained on
