@@ -27,7 +27,7 @@ define install
 @touch $@
 endef
 
-.PHONY: help quickstart data test datatest faults parallel oracle beam plans format lint wheel python
+.PHONY: help quickstart data test slow datatest faults parallel oracle beam plans format lint wheel python
 .DEFAULT_GOAL := help
 
 
@@ -43,6 +43,9 @@ data: $(READY)  ## fetch what the offline tasks read (ONLY=spam,quiz FOLDER=...)
 test: $(READY) $(SHAKESPEARE)  ## the tests that need neither torch nor a network
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
+slow: $(READY)  ## the commands of docs/, one after the other, minutes long
+	@$(BIN)/python -m pytest -m slow
+
 datatest: $(READY)  ## the offline tasks on the real texts, a minute long
 	@$(BIN)/python -m pytest -m data
 
@@ -57,7 +60,7 @@ oracle: $(ORACLE)  ## compare with transformers in float64 (installs torch)
 	@.venv-oracle/bin/python -m pytest -m oracle tests/test_oracle_*.py
 
 beam: $(BEAM)  ## make stores on Apache Beam (installs it)
-	@.venv-beam/bin/python -m pytest tests/test_data_beam.py tests/test_data_docs.py
+	@.venv-beam/bin/python -m pytest -m 'slow or not slow' tests/test_data_beam.py tests/test_data_docs.py
 
 plans: $(PLANS)  ## compile train steps for TPUs, without one (installs libtpu)
 	@.venv-plans/bin/python -m pytest -m plans tests/test_tpu.py

@@ -54,6 +54,7 @@ def command(capsys):
 ON_DEMAND = {
   'faults': 'takes minutes; run `make faults`',
   'parallel': 'takes minutes; run `make parallel`',
+  'slow': 'takes minutes; run `make slow`',
   'oracle': 'needs torch; run `make oracle`',
   'plans': 'needs libtpu; run `make plans`',
   'data': 'needs what `make data` fetches; run `make datatest`',

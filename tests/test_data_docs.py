@@ -58,6 +58,7 @@ def folder(tmp_path_factory):
     yield folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('line', LINES)
 def test_a_command(command, folder, monkeypatch, line):
   if 'beam' in line and not importlib.util.find_spec('apache_beam'):

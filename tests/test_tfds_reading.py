@@ -124,6 +124,7 @@ def shown():
   ]
 
 
+@pytest.mark.slow
 def test_the_page_on_tasks_is_true(here, command, tmp_path, monkeypatch):
   """Its commands run; what is trained on is built in, and a user's own."""
   monkeypatch.chdir(tmp_path)

@@ -28,6 +28,7 @@ def corpus(tmp_path_factory):
   return runs.write_corpus(tmp_path_factory.mktemp('text'))
 
 
+@pytest.mark.slow
 def test_the_page_does_what_it_says(command, corpus, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   shutil.copy(corpus, 'my.txt')
