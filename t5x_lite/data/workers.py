@@ -5,6 +5,7 @@ import multiprocessing
 from multiprocessing import connection
 import os
 import signal
+import threading
 import traceback
 
 from t5x_lite import errors
@@ -50,23 +51,42 @@ def several(count):
 
 
 @contextlib.contextmanager
+def _deaf():
+  """Processes that start here never hear Ctrl-C: who starts them ends them.
+
+  Here signals wait, also those that another thread meets: a process that is
+  half started, and told no more, would complain.
+  """
+  came, main = [], threading.current_thread() is threading.main_thread()
+  kinds = (signal.SIGINT, signal.SIGTERM) if main else ()
+  old = {
+    kind: signal.signal(kind, lambda number, _: came.append(number))
+    for kind in kinds
+  }
+  mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+  try:
+    yield
+  finally:
+    for kind, handler in old.items():
+      signal.signal(kind, handler)
+    for number in came:
+      signal.raise_signal(number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
 def _workers(count, job):
   """{pipe: process} of processes that were given a job; ends them."""
   context = multiprocessing.get_context('spawn')
   started = {}
   try:
-    # They are deaf to Ctrl-C, from their first moment: who starts them ends
-    # them.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    with _deaf():
       for _ in range(count):
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs,), daemon=True)
         process.start()
         theirs.close()
         started[ours] = process
-    finally:
-      signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for pipe in started:
       with contextlib.suppress(OSError):  # one that died is told of below
         pipe.send(job)
