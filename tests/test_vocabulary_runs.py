@@ -85,6 +85,7 @@ def folder(made, tmp_path):
   return folder
 
 
+@pytest.mark.slow
 def test_levanter_633_a_run_keeps_to_its_vocabulary(train, folder, tmp_path):
   """Levanter PR#633: a cache of another tokenizer was used without a word."""
   train(tmp_path / 'run', folder)
