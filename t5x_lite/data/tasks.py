@@ -4,6 +4,7 @@ They are the user's own Python, registered by a module that the command line
 names, or built in.
 """
 
+import collections
 import hashlib
 import importlib
 import itertools
@@ -94,6 +95,7 @@ class Task:
     self.predicts = any(kind == 'PREDICTION' for kind, _ in self._metrics)
     self.examples = _read(task, split, lengths, limit)
     self.cut = 0  # examples that were longer than `lengths`
+    self._answer = self._most_frequent()
     for number, example in enumerate(self.examples):
       longer = False
       for name in ('inputs', 'targets'):
@@ -107,6 +109,22 @@ class Task:
         longer |= len(example[name]) > lengths[name]
         example[name] = example[name][: lengths[name]]
       self.cut += longer
+
+  def _most_frequent(self):
+    """The tokens of the target that comes most often.
+
+    Its text counts, where a task keeps it: tokens may have been cut already,
+    and be alike where the whole targets are not.
+    """
+    name = 'targets_pretokenized'
+    if not isinstance(self.examples[0].get(name), bytes):
+      targets = (tuple(x['targets'].tolist()) for x in self.examples)
+      [(answer, _)] = collections.Counter(targets).most_common(1)
+      return answer
+    texts = (task_metrics.plain(x[name]) for x in self.examples)
+    [(text, _)] = collections.Counter(texts).most_common(1)
+    vocabulary = self._task.output_features['targets'].vocabulary
+    return vocabulary.encode(text)
 
   def longest(self, feature):
     """Tokens of the longest row of a feature."""
@@ -175,7 +193,9 @@ class Task:
 
   def constant(self):
     """What its metrics say of one answer to all; see task_metrics.constant."""
-    return task_metrics.constant(self._metrics, self._task, self.examples)
+    return task_metrics.constant(
+      self._metrics, self._task, self.examples, self._answer
+    )
 
   def _line(self, n, predictions_NL, scores_N):
     example = self.examples[n]
