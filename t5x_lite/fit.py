@@ -36,10 +36,15 @@ def open_stores(run, vocabulary, say, count=None, runner=None):
   Returns:
     {part: data.Store}.
   """
-  return {
-    name: _open_store(name, part, vocabulary, say, count, runner)
-    for name, part in data.parts(run, vocabulary).items()
-  }
+  found = {}
+  for name, part in data.parts(run, vocabulary).items():
+    try:
+      found[name] = _open_store(name, part, vocabulary, say, count, runner)
+    except errors.UserError as e:
+      if run.data.mixture and e.where in ('Data.corpus', 'Data.task'):
+        raise e.at(f'a part of Data.mixture, {name}') from e
+      raise
+  return found
 
 
 def _open_store(name, run, vocabulary, say, count, runner):

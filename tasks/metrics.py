@@ -83,19 +83,25 @@ def f1(targets, predictions):
   return {'f1': 100 * _quietly(sklearn.f1_score, targets_N, found_N)}
 
 
+def _macro(targets, predictions, labels):
+  """F1 of each label against the rest, averaged, of 100."""
+  return 100 * _quietly(
+    _load('sklearn.metrics').f1_score,
+    targets,
+    predictions,
+    labels=labels,
+    average='macro',
+  )
+
+
 def mean_f1(classes):
   """A metric: F1 of each class 0, 1, ... against the rest, averaged."""
 
   @needs('sklearn')
   def measure(targets, predictions):
-    found = _quietly(
-      _load('sklearn.metrics').f1_score,
-      targets,
-      predictions,
-      labels=range(classes),
-      average='macro',
-    )
-    return {f'mean_{classes}class_f1': 100 * found}
+    return {
+      f'mean_{classes}class_f1': _macro(targets, predictions, range(classes))
+    }
 
   return measure
 
@@ -103,14 +109,7 @@ def mean_f1(classes):
 @needs('sklearn')
 def macro_f1(targets, predictions):
   """F1 of each label that is a target, texts or numbers, averaged."""
-  found = _quietly(
-    _load('sklearn.metrics').f1_score,
-    targets,
-    predictions,
-    labels=sorted(set(targets)),
-    average='macro',
-  )
-  return {'macro_f1': 100 * found}
+  return {'macro_f1': _macro(targets, predictions, sorted(set(targets)))}
 
 
 @needs('sklearn')

@@ -72,6 +72,26 @@ def launch(processes, *arguments, devices=1):
   )
 
 
+def complete(processes, devices, *arguments):
+  """What a command says that so many processes run to its end."""
+  if processes == 1:
+    process = start(*arguments, JAX_NUM_CPU_DEVICES=str(devices))
+  else:
+    process = launch(processes, *arguments, devices=devices)
+  code, output = finish(process)
+  assert code == 0, output
+  assert_clean(output)
+  return output
+
+
+def printed(code):
+  """What a new Python prints, for what must not have been imported before."""
+  done = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  return done.stdout
+
+
 def wait_for(process, step):
   """Reads a run's lines up to one of this step or a later one."""
   for line in process.stdout:

@@ -3,8 +3,6 @@
 import mmap
 import pathlib
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +14,7 @@ from t5x_lite import models
 from t5x_lite import partitioning
 from t5x_lite import specs
 from t5x_lite.nn import modules
+from tests import runs
 from tests import tiny
 
 SHAPES = {
@@ -141,9 +140,7 @@ def test_memory_is_kept_and_in_huge_pages():
     'import numpy as np; np.ones(1 << 26, "b");'
     'print(open("/proc/self/smaps").read(), open("/proc/self/statm").read())'
   )
-  said = subprocess.run(
-    [sys.executable, '-c', script], capture_output=True, text=True, check=True
-  ).stdout
+  said = runs.printed(script)
   huge = [int(n) for n in re.findall(r'AnonHugePages: +(\d+) kB', said)]
   resident = int(said.split()[-6]) * mmap.PAGESIZE
   assert sum(huge) * 1024 > 0.9 * 2**26
@@ -157,9 +154,7 @@ def test_a_limit_of_addresses_is_left_to_those_who_need_them():
     'from t5x_lite import allocator; allocator.keep_freed_memory();'
     'print(open("/proc/self/statm").read())'
   )
-  said = subprocess.run(
-    [sys.executable, '-c', script], capture_output=True, text=True, check=True
-  ).stdout
+  said = runs.printed(script)
   assert int(said.split()[0]) * mmap.PAGESIZE < 2**30
 
 

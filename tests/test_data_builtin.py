@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import pydoc_data.topics
-import subprocess
 import sys
 
 import numpy as np
@@ -21,6 +20,7 @@ from t5x_lite.data import mixtures
 from t5x_lite.data import seqio_vocabulary
 from t5x_lite.data import tasks
 from t5x_lite.data import vocabularies
+from tests import runs
 from tests import tiny
 from tests import topic_tasks
 
@@ -323,7 +323,4 @@ def test_to_ask_what_there_is_loads_no_library():
     'print({"tensorflow", "seqio", "tensorflow_datasets", "sklearn"}'
     ' & set(sys.modules))'
   )
-  said = subprocess.run(
-    [sys.executable, '-c', code], capture_output=True, text=True, check=True
-  )
-  assert said.stdout.strip() == 'set()'
+  assert runs.printed(code).strip() == 'set()'

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from t5x_lite import data
 from t5x_lite import specs
 from t5x_lite.corruptions import spans
 from t5x_lite.data import mixing
@@ -55,13 +54,7 @@ def a_run(paths, objective, lengths, seed=0, **fields):
 
 
 def batches(run, split='train'):
-  stores = {
-    name: data.open_or_build(
-      part.data, VOCABULARY, None, data.origin(part, VOCABULARY)
-    )
-    for name, part in data.parts(run).items()
-  }
-  return data.Batches(run, stores, VOCABULARY, split)
+  return tiny.batches(run, VOCABULARY, split)
 
 
 @pytest.fixture(scope='module')

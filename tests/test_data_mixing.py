@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from t5x_lite import data
 from t5x_lite import errors
+from t5x_lite import fit
 from t5x_lite import specs
 from t5x_lite.data import mixing
 from t5x_lite.data import mixtures
@@ -96,13 +96,7 @@ def a_run(parts, objective=None, lengths=None, batch_size=8, **fields):
 
 
 def batches(run, split='train'):
-  stores = {
-    name: data.open_or_build(
-      part.data, VOCABULARY, None, data.origin(part, VOCABULARY)
-    )
-    for name, part in data.parts(run).items()
-  }
-  return data.Batches(run, stores, VOCABULARY, split)
+  return tiny.batches(run, VOCABULARY, split)
 
 
 @pytest.mark.parametrize('pack', [False, True])
@@ -243,3 +237,27 @@ def test_pairs_are_mixed_too(tmp_path):
   assert batch['encoder_segment_ids'].max() == 3
   for row, ids in zip(found, batch['decoder_segment_ids'], strict=True):
     assert not {int(p), int(q)} <= set(row[ids > 0].tolist())
+
+
+def test_the_order_in_which_parts_are_named_changes_nothing(tmp_path):
+  a, b, c = corpora(tmp_path)
+  one = batches(a_run({a: 1.0, b: 2.0, c: 3.0}))
+  other = batches(a_run({c: 3.0, a: 1.0, b: 2.0}))
+  assert one.fingerprint == other.fingerprint
+  for name, x in one.at(40, 16).items():
+    np.testing.assert_array_equal(x, other.at(40, 16)[name])
+
+
+def test_a_part_by_two_spellings_is_refused(tmp_path):
+  a, _, _ = corpora(tmp_path)
+  again = f'{tmp_path}/./a.txt'
+  with pytest.raises(errors.ConfigError, match='two parts .* are the same'):
+    batches(a_run({a: 1.0, again: 1.0}))
+
+
+def test_a_missing_part_is_named_as_such(tmp_path):
+  a, _, _ = corpora(tmp_path)
+  run = a_run({a: 1.0, f'{tmp_path}/d.txt': 1.0})
+  with pytest.raises(errors.DataError, match='no such corpus') as e:
+    fit.open_stores(run, VOCABULARY, print)
+  assert 'a part of Data.mixture' in str(e.value) and 'd.txt' in str(e.value)

@@ -61,11 +61,7 @@ def a_run(folder, kind, lone=False, **fields):
 
 
 def batches(run, split='train'):
-  store = data.open_or_build(
-    run.data, VOCABULARY, None, data.origin(run, VOCABULARY)
-  )
-  stores = dict.fromkeys(data.parts(run), store)
-  return data.Batches(run, stores, VOCABULARY, split)
+  return tiny.batches(run, VOCABULARY, split)
 
 
 def segments(batch, side, name):

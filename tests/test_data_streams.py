@@ -35,15 +35,7 @@ def a_run(folder, objective=None, lone=False, **fields):
 
 
 def batches(run, split='train'):
-  stores = {
-    name: data.Stream(part, VOCABULARY)
-    if run.data.stream
-    else data.open_or_build(
-      part.data, VOCABULARY, None, data.origin(part, VOCABULARY)
-    )
-    for name, part in data.parts(run).items()
-  }
-  return data.Batches(run, stores, VOCABULARY, split)
+  return tiny.batches(run, VOCABULARY, split)
 
 
 KINDS = [
@@ -140,3 +132,15 @@ def test_an_empty_stream_ends_with_a_message(tmp_path):
   (tmp_path / 'a.txt').write_text(' \n\n ')
   with pytest.raises(errors.DataError, match="'train' has no example"):
     batches(run).at(0, 4)
+
+
+def test_another_file_is_another_stream(tmp_path):
+  run = a_run(tmp_path)
+  first = batches(run).fingerprint
+  assert batches(run).fingerprint == first
+  (tmp_path / 'a.txt').write_text('\n'.join([*LINES, 'one more']))
+  other = batches(run).fingerprint
+  (tmp_path / 'a.txt').rename(tmp_path / 'b.txt')
+  spec = tiny.replace(run.data, corpus=str(tmp_path / 'b.txt'))
+  third = batches(tiny.replace(run, data=spec)).fingerprint
+  assert len({first, other, third}) == 3

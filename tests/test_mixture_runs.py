@@ -81,14 +81,7 @@ def train(workdir, parts, kind, processes=1, devices=1, **settings):
     f'--workdir={workdir}',
     *options(parts, kind, **settings),
   )
-  if processes == 1:
-    process = runs.start(*arguments, JAX_NUM_CPU_DEVICES=str(devices))
-  else:
-    process = runs.launch(processes, *arguments, devices=devices)
-  code, output = runs.finish(process)
-  assert code == 0, output
-  runs.assert_clean(output)
-  return output
+  return runs.complete(processes, devices, *arguments)
 
 
 def digests(workdir):

@@ -30,8 +30,8 @@ def texts():
   yield made.TEXT * 40  # longer than what is encoded at once
 
 
-@pytest.mark.parametrize('kind', made.KINDS)
-def test_ids_and_texts_are_those_of_transformers(folder, kind):
+def both(folder, kind):
+  """A tokenizer.json as our vocabulary, and as transformers' tokenizer."""
   path = pathlib.Path(folder) / kind
   ours = vocabulary_files.load(
     specs.Data(corpus='none', lengths={'inputs': 9}, vocabulary=str(path))
@@ -39,6 +39,12 @@ def test_ids_and_texts_are_those_of_transformers(folder, kind):
   theirs = transformers.PreTrainedTokenizerFast(
     tokenizer_file=str(path / 'tokenizer.json')
   )
+  return ours, theirs
+
+
+@pytest.mark.parametrize('kind', made.KINDS)
+def test_ids_and_texts_are_those_of_transformers(folder, kind):
+  ours, theirs = both(folder, kind)
   whole = list(texts())
   assert max(map(len, whole)) > tokenizer_json._LONGEST
   for text, ids in zip(whole, ours.encode_batch(whole), strict=True):
@@ -56,13 +62,7 @@ def test_ids_and_texts_are_those_of_transformers(folder, kind):
 
 @pytest.mark.parametrize('kind', ['t5', 'wordpiece'])
 def test_prompts_are_those_of_transformers(folder, kind):
-  path = pathlib.Path(folder) / kind
-  ours = vocabulary_files.load(
-    specs.Data(corpus='none', lengths={'inputs': 9}, vocabulary=str(path))
-  )
-  theirs = transformers.PreTrainedTokenizerFast(
-    tokenizer_file=str(path / 'tokenizer.json')
-  )
+  ours, theirs = both(folder, kind)
   if kind == 'wordpiece':
     names = [f'<extra_id_{i}>' for i in reversed(range(100))]
     theirs.add_special_tokens({'additional_special_tokens': names})

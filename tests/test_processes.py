@@ -206,14 +206,7 @@ def train(workdir, corpus, processes, devices=1, **settings):
     f'--workdir={workdir}',
     *runs.options(**settings),
   )
-  if processes == 1:
-    process = runs.start(*arguments, JAX_NUM_CPU_DEVICES=str(devices))
-  else:
-    process = runs.launch(processes, *arguments, devices=devices)
-  code, output = runs.finish(process)
-  assert code == 0, output
-  runs.assert_clean(output)
-  return output
+  return runs.complete(processes, devices, *arguments)
 
 
 def test_t5x_832_and_340_two_processes_train_as_one_and_end_well(

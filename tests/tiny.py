@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from t5x_lite import data
 from t5x_lite import optimizers
 from t5x_lite import specs
 
@@ -41,6 +42,19 @@ def run(model=None, **changes):
     z_loss=1e-4,
   )
   return specs.Run(**fields | changes)
+
+
+def batches(run, vocabulary, split='train'):
+  """The data.Batches of a run, and what they are read from."""
+  stores = {
+    name: data.Stream(part, vocabulary)
+    if run.data.stream
+    else data.open_or_build(
+      part.data, vocabulary, None, data.origin(part, vocabulary)
+    )
+    for name, part in data.parts(run).items()
+  }
+  return data.Batches(run, stores, vocabulary, split)
 
 
 def batch(size=8, inputs=24, targets=8, vocab_size=128, packed=False, seed=0):

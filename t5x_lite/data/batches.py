@@ -161,6 +161,18 @@ def widths(run):
   return {'decoder': corruption.joint_length(run.objective, run.data.lengths)}
 
 
+def _check_distinct(stores):
+  """Refuses parts of a mixture that are the same data by two names."""
+  seen = {}
+  for name, store in stores.items():
+    if (other := seen.setdefault(store.fingerprint, name)) != name:
+      raise errors.ConfigError(
+        'two parts of the mixture are the same',
+        got=f'{other} and {name}',
+        fix='leave one out, and give the other a higher rate',
+      )
+
+
 class Batches:
   """The batches of a split: of one corpus or task, or of a mixture of them.
 
@@ -187,6 +199,7 @@ class Batches:
     check(run, vocabulary)
     self._width, self._seed = widths(run), run.seed
     parts = mixtures.parts(run, vocabulary)
+    _check_distinct(stores)
     if len(parts) > 1 and split != 'train':
       there = {name: x for name, x in parts.items() if stores[name].has(split)}
       parts = there or parts  # none: the first says so

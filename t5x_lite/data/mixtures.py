@@ -20,7 +20,8 @@ def parts(run, vocabulary=None):
     vocabulary: its vocabulary; only a mixture of tasks needs it.
 
   Returns:
-    {name: specs.Run}, which differ in their Data.corpus or Data.task alone.
+    {name: specs.Run}, which differ in their Data.corpus or Data.task alone; in
+    the order of their names, whichever they are given in.
   """
   data = run.data
   if data.mixture is None:
@@ -35,7 +36,7 @@ def parts(run, vocabulary=None):
     name: dataclasses.replace(
       run, data=dataclasses.replace(data, mixture=None, **{kind: name})
     )
-    for name, kind in kinds.items()
+    for name, kind in sorted(kinds.items())
   }
 
 

@@ -30,7 +30,7 @@ class Rows:
     digest: of what is in each row besides the store and the run.
   """
 
-  def __init__(self, run, store, vocabulary, split, widths, seed=None):
+  def __init__(self, run, store, vocabulary, split, widths, seed):
     """Takes a split of a store.
 
     Args:
@@ -39,10 +39,10 @@ class Rows:
       vocabulary: the vocabulary.
       split: 'train' or 'validation'.
       widths: tokens of a row of each stack.
-      seed: of order and draws; None: that of the run.
+      seed: of order and draws.
     """
     self._units = units.of(run, store, vocabulary, split)
-    self._widths, self._seed = widths, run.seed if seed is None else seed
+    self._widths, self._seed = widths, seed
     self._run, self._bins = run, None
     self.count = self.examples = self._units.count
     self.limits = self._units.limits

@@ -6,7 +6,10 @@ of the source. It can be read forwards alone; what lies before is read again.
 """
 
 import collections
+import hashlib
 import itertools
+import json
+import os
 
 import numpy as np
 
@@ -131,16 +134,35 @@ class Stream:
   """What looks like a store of a run's data.
 
   Attributes:
-    fingerprint: of what is read, as far as that can be told.
+    fingerprint: of the names and sizes of what is read.
   """
 
   def __init__(self, run, vocabulary):
     """Finds the source; reads nothing."""
     self._run, self._vocabulary = run, vocabulary
-    self._module = corruptions.OBJECTIVES[type(run.objective)]
+    self._learns_pairs = pairs.learns(run)
+    if not self._learns_pairs:
+      module = corruptions.OBJECTIVES[type(run.objective)]
+      self._length = module.raw_length(
+        run.objective, run.data.lengths, vocabulary
+      )
+      self._least = module.MIN_LENGTH
+      self._end = np.array(
+        [vocabulary.eos_id] * module.ENDS_DOCUMENTS, np.int32
+      )
     corpus = pairs.origin(run, vocabulary) or corpora.Texts(run.data)
     self._holds_out = 'validation' in corpus.splits or run.data.held_out > 0
-    self.fingerprint = f'stream {vocabulary.fingerprint}'
+    # Names and sizes of files: to read them all is what a stream is to spare.
+    told = [
+      [part.bytes]
+      + [
+        [os.path.basename(x) if isinstance(x, str) else x for x in piece]
+        for piece in part.pieces
+      ]
+      for part in corpus.parts()
+    ]
+    told = json.dumps(['stream', corpus.name, vocabulary.fingerprint, told])
+    self.fingerprint = hashlib.sha256(told.encode()).hexdigest()
 
   def has(self, split):
     """Whether there are documents of this split."""
@@ -152,30 +174,34 @@ class Stream:
 
   def split(self, name):
     """The endless training split; of another, what is measured, in memory."""
-    if pairs.learns(self._run):
-      make = self._pairs
-      kind = _Pairs
-    else:
-      make, length = self._chunks, self._length()
-      kind = lambda read, count: _Tokens(read, count, length)
     if name == 'train':
-      return kind(_Window(lambda: make(self._endless())).read, ENDLESS)
+      window = _Window(
+        lambda: self._examples(_endless(self._run, self._vocabulary))
+      )
+      return self._made(window.read, ENDLESS)
+    where = self._run.data.corpus or self._run.data.task
     if not self.has(name):
       raise errors.DataError(
-        'stream has no such split',
-        where=self._run.data.corpus or self._run.data.task,
-        got=name,
-        expected='train',
+        'stream has no such split', where=where, got=name, expected='train'
       )
-    limit = self._run.evaluation.examples
-    kept = list(itertools.islice(make(self.documents(name)), limit))
+    examples = self._examples(self.documents(name))
+    kept = list(itertools.islice(examples, self._run.evaluation.examples))
     if not kept:
-      raise errors.DataError(
-        f"split '{name}' has no example",
-        where=self._run.data.corpus or self._run.data.task,
-      )
-    count = len(kept) if kind is _Pairs else sum(map(len, kept))
-    return kind(lambda index_B: [kept[int(n)] for n in index_B], count)
+      raise errors.DataError(f"split '{name}' has no example", where=where)
+    count = len(kept) if self._learns_pairs else sum(map(len, kept))
+    return self._made(lambda index_B: [kept[int(n)] for n in index_B], count)
+
+  def _made(self, read, count):
+    """A split of what is read by number: so many pairs, or tokens."""
+    if self._learns_pairs:
+      return _Pairs(read, count)
+    return _Tokens(read, count, self._length)
+
+  def _examples(self, tokens):
+    """(inputs, targets) of arrays that are these in turn, or chunks of text."""
+    if self._learns_pairs:
+      return zip(tokens, tokens, strict=False)
+    return self._chunks(tokens)
 
   def documents(self, name):
     """Tokens of each document of a split, or of inputs and targets in turn.
@@ -184,29 +210,14 @@ class Stream:
     """
     return _tokens(self._run, self._vocabulary, name)
 
-  def _endless(self):
-    return _endless(self._run, self._vocabulary)
-
-  def _length(self):
-    return self._module.raw_length(
-      self._run.objective, self._run.data.lengths, self._vocabulary
-    )
-
-  def _pairs(self, tokens):
-    """(inputs, targets) of arrays that are these in turn."""
-    return zip(tokens, tokens, strict=False)
-
   def _chunks(self, tokens):
     """So many tokens in a row, across documents, as make one example."""
-    length = self._length()
-    end = np.array(
-      [self._vocabulary.eos_id] * self._module.ENDS_DOCUMENTS, np.int32
-    )
+    end, length = self._end, self._length
     held = np.empty(0, np.int32)
     for document in tokens:
       held = np.concatenate([held, document, end], dtype=np.int32)
       whole = len(held) // length * length
       yield from held[:whole].reshape(-1, length)
       held = held[whole:]
-    if len(held) >= self._module.MIN_LENGTH:
+    if len(held) >= self._least:
       yield held
