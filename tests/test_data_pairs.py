@@ -385,3 +385,18 @@ def test_a_task_is_no_text(registered):
     data.check(run, VOCABULARY)
   with pytest.raises(errors.ConfigError, match='a task has its vocabulary'):
     next(pairs.texts(task_run()))
+
+
+def test_rows_are_as_wide_as_the_longest_needs(tmp_path):
+  """Also where all inputs or all targets of them are empty, without an EOS."""
+  found = examples(a_run(corpus=write(tmp_path), store=str(tmp_path / 'st')))
+  pairs = found.parts[next(iter(found.parts))]._units._pairs
+  inputs, inputs_B, targets, targets_B = pairs.pairs([0, 3], (12, 6), True)
+  assert inputs.shape == (2, 5) and targets.shape == (2, 5)  # and their EOS
+  assert inputs_B.tolist() == [4, 5] and targets_B.tolist() == [5, 5]
+  wide = pairs.pairs([0, 3], (12, 6))
+  assert (wide[0][:, :5] == inputs).all() and not wide[0][:, 5:].any()
+  pairs.bounds = lambda index_B: np.zeros((len(index_B), 3), int)
+  empty = pairs.pairs([0, 3], (12, 6), True)
+  assert empty[0].shape == empty[2].shape == (2, 1)
+  assert not empty[1].any() and not empty[3].any()

@@ -97,7 +97,7 @@ class Pairs(_Split):
       starts[-1] = self.num_tokens
     return np.diff(starts).reshape(-1, 2)
 
-  def pairs(self, index_B, widths):
+  def pairs(self, index_B, widths, least=False):
     """Inputs and targets; longer ones lose what is before their last token.
 
     That is EOS, as T5's `append_eos_after_trim` keeps it.
@@ -105,12 +105,16 @@ class Pairs(_Split):
     Args:
       index_B: which pairs.
       widths: tokens of inputs and targets, at most.
+      least: whether rows are only as wide as the longest of these needs.
 
     Returns:
       inputs int32 [B, widths[0]], their lengths [B], targets int32
       [B, widths[1]], their lengths [B].
     """
     bounds_B3, found = self.bounds(index_B), []
+    if least:
+      longest = np.maximum(np.diff(bounds_B3).max(0), 1)
+      widths = np.minimum(longest, widths).tolist()
     for side, width in enumerate(widths):
       start_B, end_B = bounds_B3[:, side], bounds_B3[:, side + 1]
       length_B = np.minimum(end_B - start_B, width)

@@ -116,8 +116,9 @@ class _Pairs:
   def __init__(self, read, num_pairs):
     self._read, self.num_pairs = read, num_pairs
 
-  def pairs(self, index_B, widths):
-    """As of store.Pairs."""
+  def pairs(self, index_B, widths, least):
+    """As of store.Pairs; they are never packed, and never narrower."""
+    del least
     found, rows = [], self._read(np.asarray(index_B))
     for side, width in enumerate(widths):
       out_BL = np.zeros((len(rows), width), np.int32)

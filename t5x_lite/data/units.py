@@ -223,11 +223,7 @@ class Pairs:
 
   def rows(self, draw, index_J, least=False):
     del draw
-    widths = self._widths
-    if least:
-      length_J2 = np.diff(self._pairs.bounds(index_J))
-      widths = np.minimum(length_J2.max(0), widths).tolist()
-    return self._pairs.pairs(index_J, widths)
+    return self._pairs.pairs(index_J, self._widths, least)
 
   def batch(self, rows, width):
     return self._corruption.batch(
