@@ -68,10 +68,8 @@ class Store:
   An array is as it would be; only the members of bins are spread otherwise.
   """
 
-  fingerprint = 'f'
-
-  def __init__(self, count, pairs):
-    self.count = count
+  def __init__(self, count, pairs, fingerprint='f'):
+    self.count, self.fingerprint = count, fingerprint
     name, at = ('pairs', start_of_side) if pairs else ('documents', start_of)
     starts = Numbers(2 * count if pairs else count, at)
     tokens = Numbers(
@@ -175,7 +173,7 @@ def begin(kind, count, parts=3):
     ),
   )
   pairs = isinstance(objective, specs.Supervised)
-  stores = {name: Store(count, pairs) for name in data.parts(run)}
+  stores = {name: Store(count, pairs, name) for name in data.parts(run)}
   found = data.Batches(run, stores, VOCABULARY, 'train')
   assert len(list(found.notes())) >= parts * ('pack' in fields)
   return found, stores
