@@ -346,6 +346,36 @@ def test_killed_at_random_with_its_processes(corpus, small, kills):
   print(f'{done} of {kills} were through before they were killed')
 
 
+_HEARING = """
+import multiprocessing
+import signal
+
+from t5x_lite.data import workers
+
+
+def told(pipe):
+  pipe.send(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+
+if __name__ == '__main__':
+  context, pipes = multiprocessing.get_context('spawn'), []
+  with workers._deaf():
+    for _ in range(2):
+      ours, theirs = context.Pipe()
+      context.Process(target=told, args=[theirs]).start()
+      pipes.append(ours)
+  assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+  print(*[pipe.recv() for pipe in pipes])
+"""
+
+
+def test_no_process_that_makes_parts_hears_ctrl_c(tmp_path):
+  script = tmp_path / 'hearing.py'
+  script.write_text(_HEARING)
+  said = subprocess.check_output([sys.executable, script], text=True)
+  assert said == 'True True\n'
+
+
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_it_and_the_same_command_goes_on(tmp_path, command, number):
   line = 'A line of text, and some more of it.\n'

@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 from multiprocessing import connection
+from multiprocessing import resource_tracker
 import os
 import signal
 import threading
@@ -57,6 +58,7 @@ def _deaf():
   Here signals wait, also those that another thread meets: a process that is
   half started, and told no more, would complain.
   """
+  resource_tracker.ensure_running()  # it lets Ctrl-C in when it starts
   came, main = [], threading.current_thread() is threading.main_thread()
   kinds = (signal.SIGINT, signal.SIGTERM) if main else ()
   old = {
