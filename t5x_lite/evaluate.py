@@ -156,7 +156,7 @@ class Tasks:
       how: to predict: specs.Greedy, Beam or Sample.
     """
     decoding.check(how, vocabulary.size)
-    self.mesh, self._start_id = mesh, vocabulary.pad_id
+    self.mesh, self._start_id = mesh, vocabulary.start_id
     self._spec = model.spec
     most = max((len(task.examples) for task in tasks), default=1)
     self.batch_size = partitioning.fill_up(min(batch_size, most), mesh)

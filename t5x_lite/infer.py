@@ -41,6 +41,9 @@ class Predictor:
     self.run = read_run(self._saver, self.step)
     self.fingerprint = self._saver.fingerprint(self.step)
     self.vocabulary = data.load_vocabulary(self.run.data)
+    alone = not self.run.model.encoder_layers
+    self._starts = self.run.data.prompt_start or not alone
+    self._start_id = self.vocabulary.start_id if self._starts else None
     self.mesh, self.model = lay_out(self.run)
     # On every device, so that each process of a run has all of it.
     everywhere = partitioning.replicated(self.mesh)
@@ -82,6 +85,12 @@ class Predictor:
 
   def _checked(self, tokens, text, room=0):
     """The tokens, if they are not too many."""
+    if not tokens and not self._starts:
+      raise errors.DataError(
+        'this model has no token to start a text with',
+        got='no text',
+        expected='a prompt',
+      )
     trained, model = max(self.run.data.lengths.values()), self.run.model
     most = LONGEST * trained
     rule = f'at most {most:,}, {LONGEST} times what it was trained on'
@@ -135,7 +144,7 @@ class Predictor:
       at_least: how many rows to compute, so that few shapes are compiled.
     """
     arrays = decoding.prompts.batch(
-      self.run.model, inputs, _width(inputs), self.vocabulary.pad_id, prefixes
+      self.run.model, inputs, _width(inputs), self._start_id, prefixes
     )
     if numbers is None:
       numbers = range(len(inputs))
@@ -217,7 +226,7 @@ class Predictor:
         *features.pad_rows(inputs, _width(inputs)),
         *features.pad_rows(rows, _width(rows)),
       ),
-      self.vocabulary.pad_id,
+      self._start_id,
     )
     with jax.set_mesh(self.mesh):
       gains = self._log_probs(self.params, self._on_mesh(batch, at_least))
@@ -291,7 +300,7 @@ class Predictor:
       self.run.model,
       [inputs],
       _width([inputs]),
-      self.vocabulary.pad_id,
+      self._start_id,
       [prefix],
     )
     with jax.set_mesh(self.mesh):

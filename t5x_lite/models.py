@@ -31,10 +31,16 @@ class Transformer(nnx.Module):
       self.decoder = stacks.Stack(rngs, spec, spec.decoder_layers, cross)
     if not spec.tie_embeddings:
       sizes = {'embed': spec.embed_dim, 'vocab': spec.vocab_size}
-      self.logits = modules.Dense(rngs, spec, 'logits', 'BLE,EV->BLV', sizes)
+      self.logits = modules.Dense(
+        rngs, spec, 'logits', 'BLE,EV->BLV', sizes, bias=spec.logits_bias
+      )
+    elif spec.logits_bias:
+      self.logits = modules.Bias(rngs, spec.vocab_size, 'vocab')
     if spec.classes:
       sizes = {'embed': spec.embed_dim, 'classes': spec.classes}
-      self.classes = modules.Dense(rngs, spec, 'logits', 'BE,EC->BC', sizes)
+      self.classes = modules.Dense(
+        rngs, spec, 'logits', 'BE,EC->BC', sizes, bias=False
+      )
 
   def embed(self, tokens_BL, types_BL=None):
     x_BLE = self.token_embedder(tokens_BL)
@@ -59,6 +65,8 @@ class Transformer(nnx.Module):
     """Logits, in float32 at least."""
     if self.spec.tie_embeddings:
       logits_BLV = self.token_embedder.logits(x_BLE)
+      if self.spec.logits_bias:
+        logits_BLV = self.logits(logits_BLV)
     else:
       wide = modules.at_least_float32(x_BLE.dtype)
       logits_BLV = self.logits(x_BLE.astype(wide))
@@ -156,7 +164,7 @@ class Transformer(nnx.Module):
     before_B = real_BP.sum(1) + cache.index
     x_R1E, _, cache = self.decoder(
       self.embed(tokens_R[:, None]),
-      jnp.repeat(before_B, len(tokens_R) // inputs)[:, None],
+      jnp.repeat(before_B, tokens_R.shape[0] // inputs)[:, None],
       mask,
       encoder,
       cache=cache,

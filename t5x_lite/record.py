@@ -20,6 +20,7 @@ _MAY_CHANGE = (
   'data.corpus',  # by another path; what it holds is told by its fingerprint
   'data.vocabulary',
   'data.special_tokens',
+  'data.prompt_start',  # of `infer` alone
   'optimizer',
   'mesh',
   'steps',

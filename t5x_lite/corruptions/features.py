@@ -67,7 +67,8 @@ def decoder_only(
     inputs_B: how much of each row of it counts.
     targets_BK: int32, what the decoder is to say.
     targets_B: how much of each row of it counts.
-    start_id: what the decoder reads first.
+    start_id: what the decoder reads first; None for nothing: the first token
+      of a row, an input, is read and never said.
     prefix: whether to mark what may see all of the inputs: the start and the
       inputs, up to where the first target is said.
     width: of the rows, enough for all; default: L + K.
@@ -78,7 +79,7 @@ def decoder_only(
   """
   width = width or inputs_BL.shape[1] + targets_BK.shape[1]
   segments_BX, positions_BX = _row_features(inputs_B + targets_B, width)
-  tokens_BX = np.full(segments_BX.shape, start_id, np.int32)
+  tokens_BX = np.full(segments_BX.shape, start_id or 0, np.int32)
   # Both masks go row by row, and in a row inputs come first.
   counts_BX = np.concatenate(
     [
@@ -92,7 +93,7 @@ def decoder_only(
   places_X = np.arange(width)
   said_BX = (segments_BX > 0) & (places_X >= inputs_B[:, None])
   batch = {
-    'decoder_input_tokens': _shifted(tokens_BX, start_id),
+    'decoder_input_tokens': _shifted(tokens_BX, start_id or 0),
     'decoder_target_tokens': tokens_BX,
     'decoder_loss_weights': said_BX.astype(np.float32),
     'decoder_segment_ids': segments_BX,
@@ -101,6 +102,10 @@ def decoder_only(
   if prefix:
     seen_BX = (segments_BX > 0) & (places_X <= inputs_B[:, None])
     batch['decoder_bidirectional_mask'] = seen_BX.astype(np.int32)
+  if start_id is None:
+    batch = {name: x_BX[:, 1:] for name, x_BX in batch.items()}
+    later_BX = batch['decoder_segment_ids'] > 0
+    batch['decoder_positions'] -= later_BX.astype(np.int32)
   return batch
 
 

@@ -36,4 +36,4 @@ def check_pairs(objective, pairs, vocabulary, where):
 def batch(objective, model, rows, vocabulary, width):
   """See `corruptions`."""
   del objective
-  return features.of_stack(model, rows, vocabulary.pad_id, width)
+  return features.of_stack(model, rows, vocabulary.start_id, width)

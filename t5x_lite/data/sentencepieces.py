@@ -16,7 +16,12 @@ PIECE = model_pb2.ModelProto.SentencePiece
 
 
 class SentencePiece(vocabularies.Vocabulary):
-  """A SentencePiece model, and sentinels at the end where it has none."""
+  """A SentencePiece model, and sentinels at the end where it has none.
+
+  Attributes:
+    model: sentencepiece_model_pb2.ModelProto, with the sentinels.
+    added: how many of these it did not have itself.
+  """
 
   def __init__(self, model, extra_ids, special_tokens=None):
     """Makes the vocabulary of a model.
@@ -25,12 +30,14 @@ class SentencePiece(vocabularies.Vocabulary):
       model: sentencepiece_model_pb2.ModelProto.
       extra_ids: sentinels to add where the model has none, the last id being
         `<extra_id_0>`, as in SeqIO.
-      special_tokens: pieces that are its 'pad', 'eos' or 'bos'; None for what
-        the model itself says.
+      special_tokens: pieces that are its 'pad', 'eos', 'bos' or 'start'; None
+        for what the model itself says.
     """
     model = _copy(model)
     ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
+    self.model, self.added = model, 0
     if '<extra_id_0>' not in ids:
+      self.added = extra_ids
       add_sentinels(model, extra_ids)
       ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
     sentinel_ids = []
@@ -56,6 +63,7 @@ class SentencePiece(vocabularies.Vocabulary):
       unk_id=unk_id,
       bos_id=bos_id,
       sentinel_ids=sentinel_ids,
+      start_id=said.get('start'),
       fingerprint=hashlib.sha256(
         _serialize(model)
         + (repr(sorted(said.items())).encode() if said else b'')

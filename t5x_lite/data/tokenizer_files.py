@@ -95,6 +95,8 @@ def _roles(settings, special_tokens, where, ids, special):
           where, f'{said[0]!r} as its {role} token', 'one of its tokens'
         )
       found[role] = ids[said[0]]
+  if name := (special_tokens or {}).get('start'):
+    found['start'] = vocabularies.find(name, ids, 'start')
   if found['eos'] < 0:
     listed = ', '.join(map(repr, special)) or 'none'
     raise errors.ConfigError(

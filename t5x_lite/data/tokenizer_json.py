@@ -47,7 +47,7 @@ class TokenizerJson(vocabularies.Vocabulary):
       extra_ids: sentinels to add where it has none, the last id being
         `<extra_id_0>`.
       roles: function of {token: id} and the names of special tokens: the ids
-        of 'pad', 'eos' and 'bos', -1 for none.
+        of 'pad', 'eos' and 'bos', -1 for none; and of 'start', if it is said.
       where: names it in messages.
 
     Raises:
@@ -110,6 +110,7 @@ class TokenizerJson(vocabularies.Vocabulary):
       unk_id=unk_id,
       bos_id=found['bos'],
       sentinel_ids=decided[-1],
+      start_id=found.get('start'),
       fingerprint=_digest([[self._parts[x] for x in _PARTS], decided]),
     )
     self._where, self._tokenizer = where, tokenizer

@@ -81,7 +81,7 @@ class _Text:
     return self._sizes(self._places(np.arange(first, last))[1])
 
   def batch(self, rows, width):
-    start_id = self._vocabulary.pad_id
+    start_id = self._vocabulary.start_id
     return features.of_stack(self._run.model, rows, start_id, width)
 
   def notes(self):

@@ -55,7 +55,8 @@ class Vocabulary(abc.ABC):
 
   Attributes:
     size: ids are in [0, size).
-    pad_id: fills what segment ids hide, and is what a decoder reads first.
+    pad_id: fills what segment ids hide.
+    start_id: what a decoder reads first: the padding, unless said otherwise.
     eos_id: ends inputs and targets; -1 where the vocabulary has none.
     unk_id: stands for what can't be said otherwise; -1 where all can be said.
     bos_id: begins texts, in systems that ask for it; -1 where there is none.
@@ -64,9 +65,19 @@ class Vocabulary(abc.ABC):
   """
 
   def __init__(
-    self, *, size, pad_id, eos_id, unk_id, bos_id, sentinel_ids, fingerprint
+    self,
+    *,
+    size,
+    pad_id,
+    eos_id,
+    unk_id,
+    bos_id,
+    sentinel_ids,
+    fingerprint,
+    start_id=None,
   ):
     self.size, self.pad_id, self.eos_id = size, pad_id, eos_id
+    self.start_id = pad_id if start_id is None else start_id
     self.unk_id, self.bos_id, self.fingerprint = unk_id, bos_id, fingerprint
     self.sentinel_ids = np.asarray(sentinel_ids, np.int32)
     self._number = {int(id_): i for i, id_ in enumerate(self.sentinel_ids)}

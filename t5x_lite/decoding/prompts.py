@@ -19,7 +19,8 @@ def batch(model, inputs, width, start_id, prefixes=None):
     model: specs.Transformer.
     inputs: token ids of each row.
     width: of the widest row, or more.
-    start_id: what the decoder reads first.
+    start_id: what the decoder reads first; None for nothing: a decoder alone
+      begins with its inputs, of which there must be some.
     prefixes: token ids that each row's sequence begins with; None for none.
 
   Returns:
@@ -41,7 +42,8 @@ def batch(model, inputs, width, start_id, prefixes=None):
     rows = [[start_id, *prefix] for prefix in prefixes]
   else:
     room += width
-    rows = [[start_id, *row, *prefix] for row, prefix in zip(inputs, prefixes)]
+    start = [] if start_id is None else [start_id]
+    rows = [[*start, *row, *prefix] for row, prefix in zip(inputs, prefixes)]
   tokens_BP = np.zeros((len(rows), room), np.int32)
   segments_BP = np.zeros_like(tokens_BP)
   for n, row in enumerate(rows):

@@ -158,6 +158,7 @@ class Attention(nnx.Module):
         role,
         'BLE,EHD->BLHD',
         {'embed': e, 'heads': heads, 'kv': d},
+        bias=spec.qkv_bias,
       )
 
     self.query = project('query', h)

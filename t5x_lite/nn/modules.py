@@ -135,7 +135,7 @@ softmax.defvjp(_softmax_forward, _softmax_backward)
 class Dense(nnx.Module):
   """A linear map written as an einsum, such as 'BLE,EHD->BLHD'."""
 
-  def __init__(self, rngs, spec, role, equation, sizes, depth=1):
+  def __init__(self, rngs, spec, role, equation, sizes, depth=1, bias=None):
     """Makes a kernel, and a bias where the spec has them.
 
     Args:
@@ -145,6 +145,7 @@ class Dense(nnx.Module):
       equation: of input, kernel and output.
       sizes: of the kernel's axes by their logical names, in its order.
       depth: see `role`.
+      bias: whether there is one; None for what the spec says.
     """
     self.equation = equation
     read, kernel = equation.split('->')[0].split(',')
@@ -155,7 +156,7 @@ class Dense(nnx.Module):
       spec, role, inputs, math.prod(left.values()), depth
     )
     self.kernel = param(rngs, tuple(sizes.values()), tuple(sizes), init)
-    self.has_bias = spec.bias and role != 'logits'
+    self.has_bias = spec.bias if bias is None else bias
     if self.has_bias:
       shape = tuple(left.values())
       self.bias = param(rngs, shape, tuple(left), initializers.zeros)
@@ -165,6 +166,16 @@ class Dense(nnx.Module):
     if self.has_bias:
       y += jnp.expand_dims(self.bias[...].astype(y.dtype), (0, 1))
     return y
+
+
+class Bias(nnx.Module):
+  """A vector that is added, of the logits that an embedding makes."""
+
+  def __init__(self, rngs, size, axis):
+    self.bias = param(rngs, (size,), (axis,), initializers.zeros)
+
+  def __call__(self, x_BLV):
+    return x_BLV + self.bias[None, None].astype(x_BLV.dtype)
 
 
 class Norm(nnx.Module):

@@ -1,5 +1,6 @@
 """Every choice that a recipe can make. Standard library only."""
 
+from t5x_lite.specs.data import IMPORTED
 from t5x_lite.specs.data import Concat
 from t5x_lite.specs.data import Data
 from t5x_lite.specs.data import Isolated

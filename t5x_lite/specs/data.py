@@ -10,6 +10,8 @@ from t5x_lite.specs.rules import Natural
 from t5x_lite.specs.rules import Positive
 from t5x_lite.specs.rules import Spec
 
+IMPORTED = 'imported'  # Data.corpus of imported weights: their text is unknown
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mixture(Spec):
@@ -70,7 +72,8 @@ class Data(Spec):
   vocabulary: str = 'bytes'
   extra_ids: Natural = 100  # sentinels to add where the model brings none
   # Where the vocabulary does not say them, or others: {'eos': '</s>'}.
-  special_tokens: dict[Literal['pad', 'eos', 'bos'], str] | None = None
+  special_tokens: dict[Literal['pad', 'eos', 'bos', 'start'], str] | None = None
+  prompt_start: bool = True  # a decoder alone reads the start before a prompt
   document: Literal['line', 'paragraph', 'file'] | None = None  # None: by look
   field: str = 'text'  # of a record, holds the text
   # Of a record with a pair: what holds the inputs, and last the targets.

@@ -138,6 +138,8 @@ class Transformer(Spec):
   activation: Literal['relu', 'gelu', 'gelu_exact', 'silu'] = 'gelu'
   gated: bool = True  # GEGLU and kin, arXiv:2002.05202
   bias: bool = False  # of linear maps, but for that to logits
+  qkv_bias: bool | None = None  # of queries, keys and values; None: as bias
+  logits_bias: bool = False
   tie_embeddings: bool = False  # logits by the embedding
   scale_embeddings: bool = False  # times sqrt(embed_dim)
   scale_logits: bool = True  # tied ones, over sqrt(embed_dim)
