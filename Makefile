@@ -41,7 +41,7 @@ data: $(READY)  ## fetch what the offline tasks read (ONLY=spam,quiz FOLDER=...)
 	@$(BIN)/python -m t5x_lite.tasks.fetch $(if $(ONLY),--only='$(ONLY)') $(if $(FOLDER),--folder='$(FOLDER)')
 
 test: $(READY) $(SHAKESPEARE)  ## the tests that need neither torch nor a network
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 slow: $(READY)  ## the commands of docs/, one after the other, minutes long
 	@$(BIN)/python -m pytest -m slow

@@ -17,6 +17,7 @@ PAGE = (
 ).read_text()
 
 
+@pytest.mark.slow
 def test_its_commands_run(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   runs.write_corpus(tmp_path)

@@ -1,6 +1,6 @@
 """Whatever stops a run, the same command ends it as if nothing had happened.
 
-`make faults` runs the long drills; `make test` the short one.
+`make faults` runs them. `make test` kills a run once, in test_runs.py.
 """
 
 import random
@@ -122,6 +122,7 @@ def drill(start, undisturbed, workdir, number, planned):
   return reached
 
 
+@pytest.mark.faults
 def test_two_kills(start, undisturbed, tmp_path):
   planned = [(EVERY, 0.02), (5 * EVERY, 0.0)]
   reached = drill(start, undisturbed, tmp_path / 'run', signal.SIGKILL, planned)

@@ -541,15 +541,10 @@ def test_a_vocabulary_is_trained_and_used(command, train, tmp_path, corpus):
   train(tmp_path / 'run', vocabulary, Transformer__vocab_size=512, Run__steps=1)
 
 
-def test_recipes_are_a_list_of_objects(command):
-  found = json.loads(command('recipes', '--json'))
-  assert [entry['name'] for entry in found] == recipes.names()
-  for entry in found:
-    assert entry.keys() >= {'name', 'system', 'family', 'paper'}
-    assert type(entry['parameters']) is int
-  counts = {entry['name']: entry['parameters'] for entry in found}
-  assert counts['t5/1_1_xxl'] == 11_135_332_352
-  assert '11,135,332,352' in command('recipes')
+def test_recipes_are_a_table(command, monkeypatch):
+  monkeypatch.setattr(recipes, 'names', lambda: ['gpt2/bytes', 't5/1_1_xxl'])
+  said = command('recipes')
+  assert '11,135,332,352' in said and 'gpt2/bytes' in said
 
 
 def test_a_dry_run_allocates_nothing(command):

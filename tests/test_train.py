@@ -84,7 +84,7 @@ def case(*sizes, quick=None):
   [
     *case(8, 1, 1, 1, quick=4),
     *case(1, 8, 1, 1),
-    *case(2, 2, 2, 1, quick=1),
+    *case(2, 2, 2, 1),
     *case(1, 1, 8, 1),
     *case(2, 1, 2, 2, quick=2),
   ],
