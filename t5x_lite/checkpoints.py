@@ -8,11 +8,11 @@ codecs of Zarr 3.
 """
 
 import contextlib
+import functools
 import json
 import os
 import re
 
-import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -22,6 +22,7 @@ from t5x_lite import manifest
 from t5x_lite import noise
 from t5x_lite import processes
 from t5x_lite import storage
+from t5x_lite import stored
 
 _ITEMS = ('state', 'position', 'record', 'measured')
 _DAMAGED = (
@@ -246,8 +247,7 @@ class Checkpoints:
         of another shape or dtype.
     """
     folder = self._verified(step, *_ITEMS)
-    stored = _stored_arrays(folder)
-    state = _read_arrays(folder, stored, abstract_state)
+    state = _read_arrays(folder, stored.arrays(folder), abstract_state)
     self._newest = step
     return state, self._read_json(step, 'position')
 
@@ -261,19 +261,31 @@ class Checkpoints:
     """
     folder = self._verified(step, 'state')
     wanted = {'params': abstract_params}
-    stored = {
+    names = stored.by_path(wanted)
+    found = {
       path: array
-      for path, array in _stored_arrays(folder).items()
-      if path.startswith('params/') and (not some or path in _by_path(wanted))
+      for path, array in stored.arrays(folder).items()
+      if path.startswith('params/') and (not some or path in names)
     }
-    return _read_arrays(folder, stored, wanted)['params']
+    return _read_arrays(folder, found, wanted)['params']
 
   def stored_params(self, step):
     """{path: array with shape and dtype} of the parameters of a step."""
     return {
       path.removeprefix('params/'): array
-      for path, array in _stored_arrays(self._verified(step)).items()
+      for path, array in stored.arrays(self._verified(step)).items()
       if path.startswith('params/')
+    }
+
+  def read_params(self, step):
+    """{path: function that reads one parameter of a step, as numpy's}.
+
+    The files are checked now, once, and not by these.
+    """
+    folder = self._verified(step, 'state')
+    return {
+      path: functools.partial(stored.read, folder, f'params/{path}')
+      for path in self.stored_params(step)
     }
 
   def read_position(self, step):
@@ -333,27 +345,13 @@ class Checkpoints:
 # -- arrays -------------------------------------------------------------------
 
 
-def _stored_arrays(folder):
-  """What a step holds, by path, with shapes and dtypes."""
-  handler = ocp.PyTreeCheckpointHandler(use_zarr3=True)
-  return _by_path(handler.metadata(folder / 'state').tree)
-
-
-def _by_path(tree):
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator='/'): leaf
-    for path, leaf in leaves
-  }
-
-
-def _read_arrays(folder, stored, abstract):
-  """Reads the arrays of `abstract`, after comparing them with those stored."""
-  wanted = _by_path(abstract)
+def _read_arrays(folder, found, abstract):
+  """Reads the arrays of `abstract`, after comparing them with those found."""
+  wanted = stored.by_path(abstract)
   differ = [
-    (path, describe(stored.get(path)), describe(wanted.get(path)))
-    for path in sorted(stored.keys() | wanted.keys())
-    if describe(stored.get(path)) != describe(wanted.get(path))
+    (path, describe(found.get(path)), describe(wanted.get(path)))
+    for path in sorted(found.keys() | wanted.keys())
+    if describe(found.get(path)) != describe(wanted.get(path))
   ]
   if differ:
     raise errors.CheckpointError(
@@ -362,14 +360,7 @@ def _read_arrays(folder, stored, abstract):
       fix='use the recipe that it was trained with'
       + table([('array', 'stored', 'wanted'), *differ]),
     )
-  return ocp.PyTreeCheckpointHandler(use_zarr3=True).restore(
-    folder / 'state',
-    args=ocp.args.PyTreeRestore(
-      item=abstract,
-      restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
-      partial_restore=True,
-    ),
-  )
+  return stored.restore(folder, abstract)
 
 
 def describe(array):

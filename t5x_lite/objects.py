@@ -88,6 +88,12 @@ def write(name, data):
     filesystem().pipe_file(str(name), data)
 
 
+def read(name, start, end):
+  """Bytes [start, end) of an object; fewer if it is shorter."""
+  with failures('cannot read', name):
+    return filesystem().cat_file(str(name), start=start, end=end)
+
+
 def checksum(name):
   """(bytes, CRC-32C) of an object, as the store has them."""
   return _checksum(filesystem().info(str(name)))

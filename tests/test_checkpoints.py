@@ -17,6 +17,7 @@ from t5x_lite import checkpoints
 from t5x_lite import errors
 from t5x_lite import manifest
 from t5x_lite import specs
+from t5x_lite import stored
 
 SPEC = specs.Checkpoints(every=2, keep=2, keep_every=6)
 POSITION = {'examples': 96}
@@ -376,9 +377,9 @@ def test_maxtext_954_and_orbax_413_the_place_in_the_data_is_small(tmp_path):
 
 def test_t5x_defect_4_arrays_have_their_own_dtype_on_the_disk(saved):
   """T5X's casts did not match any name, and all was float32."""
-  stored = checkpoints._stored_arrays(saved[0] / 'checkpoints' / '2')
-  assert stored['params/norm/scale'].dtype == jnp.bfloat16
-  assert stored['params/kernel'].dtype == np.float32
+  found = stored.arrays(saved[0] / 'checkpoints' / '2')
+  assert found['params/norm/scale'].dtype == jnp.bfloat16
+  assert found['params/kernel'].dtype == np.float32
 
 
 def test_orbax_0_5_15_two_savers_do_not_wait_for_each_other(tmp_path):

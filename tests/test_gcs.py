@@ -23,6 +23,10 @@ from t5x_lite import specs
 from t5x_lite import storage
 from t5x_lite.data import building
 from t5x_lite.data import vocabularies
+from t5x_lite.interop import listing
+from t5x_lite.interop import publishing
+from t5x_lite.interop import safetensors
+from t5x_lite.interop import tensors
 from tests import gcs
 from tests import runs
 
@@ -553,3 +557,89 @@ def test_without_gcsfs_it_is_one_message(train, monkeypatch):
   said = train(code=7)
   objects.filesystem.cache_clear()
   assert "pip install 't5x_lite[gcs]'" in said
+
+
+# -- weights ------------------------------------------------------------------
+
+WEIGHTS = {
+  name: tensors.held(np.full(1000, n, np.float32))
+  for n, name in enumerate('abc')
+}
+
+
+@pytest.mark.parametrize('shard_size', [10**9, 4000])
+def test_weights_are_written_and_read_by_ranges(server, bucket, shard_size):
+  folder = f'{bucket}/export'
+  safetensors.write(folder, WEIGHTS, shard_size)
+  found = safetensors.read(folder)
+  server.requests.clear()
+  assert found['b'].read().tolist() == [1] * 1000
+  [request] = server.requests
+  assert 'alt=media' in request
+  file = 'model.safetensors' if shard_size > 4000 else 'model-00002-of-00003'
+  assert file in request
+  assert listing.diff_lines(WEIGHTS, found)[0] == 0
+  server.fail('GET .*model', status=503)
+  assert found['c'].read()[0] == 2
+
+
+def test_damaged_or_missing_weights_in_a_bucket_are_told(server, bucket):
+  with pytest.raises(errors.CheckpointError, match='no such object'):
+    safetensors.read(f'{bucket}/nowhere')
+  safetensors.write(f'{bucket}/export', WEIGHTS)
+  file = storage.path(f'{bucket}/export') / 'model.safetensors'
+  data = file.read_bytes()
+  storage.write_bytes(file, data[:-1] + b'\1')
+  with pytest.raises(errors.CheckpointError, match='SHA-256'):
+    safetensors.read(file.parent)
+  found = safetensors.read(file)
+  index = f'{bucket}/other/model.safetensors.index.json'
+  where = '../export/model.safetensors'
+  storage.write_text(index, json.dumps({'weight_map': {'a': where}}))
+  with pytest.raises(errors.CheckpointError, match='not in its folder'):
+    safetensors.read(f'{bucket}/other')
+  storage.write_bytes(file, data[:-100])
+  with pytest.raises(errors.CheckpointError, match='changed while it was read'):
+    found['c'].read()
+
+
+def publish(folder):
+  with publishing.publish(folder) as scratch:
+    (scratch / 'config.json').write_text('{}')
+    safetensors.write(scratch, WEIGHTS)
+
+
+def test_an_export_to_a_bucket_is_complete_once_its_config_is_there(
+  server, bucket, names
+):
+  """Killed at any upload there is none, and the next one begins anew."""
+  folder = f'{bucket}/export'
+  for upload in range(3):
+    count = iter(range(9))
+    with (
+      pytest.MonkeyPatch.context() as patch,
+      pytest.raises(KeyboardInterrupt),
+    ):
+
+      def stop(file, name, old=storage.upload, last=upload, count=count):
+        if next(count) == last:
+          raise KeyboardInterrupt  # as if killed: nothing is removed
+        old(file, name)
+
+      patch.setattr(storage, 'upload', stop)
+      publish(folder)
+    assert 'export/config.json' not in names()
+    assert len(names()) == upload + 1  # and the list of what will be there
+  storage.write_text(f'{folder}/mine', 'x')
+  with pytest.raises(errors.StorageError, match='something already .* mine'):
+    publish(folder)
+  storage.path(f'{folder}/mine').unlink()
+  publish(folder)
+  wanted = ['config.json', 'digests.json', 'model.safetensors']
+  assert names() == [f'export/{name}' for name in wanted]
+  assert listing.diff_lines(WEIGHTS, safetensors.read(folder))[0] == 0
+  # As if killed after the last upload.
+  storage.write_text(f'{folder}/unfinished.json', json.dumps({'files': wanted}))
+  with pytest.raises(errors.StorageError, match='something already'):
+    publish(folder)
+  assert len(names()) == 4

@@ -9,19 +9,20 @@ ROOT = pathlib.Path(__file__).parents[1]
 # A module imports only from the lines above its own; a folder also from itself.
 LEVELS = """
 errors allocator noise values numbers
-specs processes objects looking_options
+specs processes objects looking_options transfer_options parsing
 storage record watching
 recipes manifest best lines parts decoding_options vocabulary_options
 config partitioning flops metrics profiling
 nn
 models
-losses optimizers corruptions
+losses optimizers corruptions stored
 decoding checkpoints reporting data
 evaluate tasks
 measures results
 infer train show scores
 loop pretrained looking portrait
-fit bulk
+fit bulk outline
+interop
 assess caching
 quickstart launch
 commands
@@ -34,9 +35,11 @@ HOMES = {  # who alone may import what
   'flax': ['nn', 'models'],
   'tensorflow': ['data.sources'],
   'seqio': ['data.sources', 'tasks'],
-  'orbax': ['checkpoints'],
+  'orbax': ['checkpoints', 'stored'],
   'apache_beam': ['data.beam'],
-  'pyarrow': ['data.formats'],
+  'pyarrow': ['data.formats', 'interop.zarr'],
+  'msgpack': ['interop.messages'],
+  'tensorstore': ['interop.ocdbt'],
 }
 UNSAFE_MODULES = {'pickle', 'marshal', 'shelve', 'dill', 'cloudpickle'}
 UNSAFE_BUILTINS = {'eval', 'exec', 'compile', '__import__'}

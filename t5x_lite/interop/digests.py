@@ -1,0 +1,94 @@
+"""`digests.json`: the size and SHA-256 of each file of an export."""
+
+import hashlib
+import json
+import os
+
+import numpy as np
+
+from t5x_lite import errors
+from t5x_lite import storage
+from t5x_lite.interop import files
+from t5x_lite.interop import shards
+
+NAME = 'digests.json'
+_BLOCK = 1 << 22
+
+
+def write(folder, digests):
+  """Adds files to the list of a folder, or begins it.
+
+  Args:
+    folder: local or remote.
+    digests: {name in the folder: (SHA-256 in hexadecimal, bytes)}.
+  """
+  file = storage.path(folder) / NAME
+  found = _read(folder)['files'] if file.exists() else {}
+  found |= {
+    name: {'sha256': digest, 'size': size}
+    for name, (digest, size) in digests.items()
+  }
+  storage.write_text(file, json.dumps({'files': found}, indent=2) + '\n')
+
+
+def write_rest(folder):
+  """Adds what a local folder holds and the list does not."""
+  folder = storage.path(folder)
+  listed = _read(folder)['files'] if (folder / NAME).exists() else {}
+  rest = {}
+  for root, _, names in os.walk(folder):
+    for name in sorted(names):
+      name = os.path.relpath(os.path.join(root, name), folder)
+      if name not in listed and name != NAME:
+        rest[name] = _digest(files.inside(folder, name, folder))
+  write(folder, rest)
+
+
+def check(folder):
+  """Raises a CheckpointError unless each file that is listed is as written.
+
+  It reads them all, once, at 0.5 to 1.5 GB/s where the processor has
+  instructions for SHA-256. Without a list there is nothing to check.
+  """
+  folder = storage.path(folder)
+  if not (folder / NAME).exists():
+    return
+  for name, wanted in _read(folder)['files'].items():
+    file = files.inside(folder, name, folder / NAME)
+    found = (None, file.size)  # a wrong size needs no reading
+    if file.size == wanted['size']:
+      found = _digest(file)
+    if found != (wanted['sha256'], wanted['size']):
+      raise errors.CheckpointError(
+        'file is damaged',
+        where=file.where,
+        got=f'{file.size} bytes' + (f' of SHA-256 {found[0]}' * bool(found[0])),
+        expected=f'{wanted["size"]} bytes of SHA-256 {wanted["sha256"]}',
+        fix=f'get it again; delete {NAME} if you changed it yourself',
+      )
+
+
+def _digest(file):
+  digest = hashlib.sha256()
+  for start in range(0, file.size, _BLOCK):
+    count = min(_BLOCK, file.size - start)
+    digest.update(file.array(start, np.dtype(np.uint8), (count,)))
+  return digest.hexdigest(), file.size
+
+
+def _read(folder):
+  file = files.inside(folder, NAME, folder)
+  found = shards.load_json(file.read(0, file.size), file.where)
+  listed = found.get('files')
+  if not isinstance(listed, dict) or not all(
+    isinstance(entry, dict)
+    and isinstance(entry.get('sha256'), str)
+    and type(entry.get('size')) is int
+    for entry in listed.values()
+  ):
+    raise errors.CheckpointError(
+      'not a list of digests',
+      where=file.where,
+      expected='{"files": {name: {"sha256": ..., "size": ...}}}',
+    )
+  return found

@@ -1,0 +1,49 @@
+"""The arrays of a saved step, as Orbax has them in its folder `state`."""
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+
+def _handler():
+  return ocp.PyTreeCheckpointHandler(use_zarr3=True)
+
+
+def arrays(folder):
+  """What a step holds, by path, with shapes and dtypes."""
+  return by_path(_handler().metadata(folder / 'state').tree)
+
+
+def by_path(tree):
+  """{path: leaf} of a tree, the parts of a path joined by `/`."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {
+    jax.tree_util.keystr(path, simple=True, separator='/'): leaf
+    for path, leaf in leaves
+  }
+
+
+def restore(folder, abstract):
+  """Reads a part of a step onto the devices that abstract arrays name."""
+  return _restore(
+    folder, abstract, ocp.checkpoint_utils.construct_restore_args(abstract)
+  )
+
+
+def read(folder, path):
+  """One array of a step, as numpy's; those beside it are not read."""
+  as_numpy = ocp.RestoreArgs(restore_type=np.ndarray)
+  item, options = 0, as_numpy
+  for name in reversed(path.split('/')):
+    item, options = {name: item}, {name: options}
+  [array] = jax.tree.leaves(_restore(folder, item, options))
+  return array
+
+
+def _restore(folder, item, options):
+  return _handler().restore(
+    folder / 'state',
+    args=ocp.args.PyTreeRestore(
+      item=item, restore_args=options, partial_restore=True
+    ),
+  )
