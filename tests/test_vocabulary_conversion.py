@@ -123,9 +123,9 @@ def test_what_merges_can_not_say_is_refused(convert, tmp_path, options, reason):
 
 
 def test_other_ids_are_noticed(llama, tmp_path, monkeypatch, convert):
-  merges = vocabulary_conversion._merges
+  merges = vocabulary_conversion.merges
   reverse = lambda model: merges(model)[::-1]
-  monkeypatch.setattr(vocabulary_conversion, '_merges', reverse)
+  monkeypatch.setattr(vocabulary_conversion, 'merges', reverse)
   code, said = convert(llama, tmp_path / 'made')
   assert code == 3 and 'got other ids of ' in said
 

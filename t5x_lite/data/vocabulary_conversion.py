@@ -74,8 +74,12 @@ def _reason(model):
   return None
 
 
-def _merges(model):
-  """Pairs of pieces in the order in which SentencePiece joins them."""
+def merges(model):
+  """Pairs of pieces in the order in which SentencePiece joins them.
+
+  Args:
+    model: sentencepiece_model_pb2.ModelProto of BPE.
+  """
   normal = {
     piece.piece: (-piece.score, i)
     for i, piece in enumerate(model.pieces)
@@ -134,7 +138,7 @@ def _as_json(model):
       'byte_fallback': trainer.byte_fallback,
       'ignore_merges': False,
       'vocab': {piece: i for i, piece in enumerate(pieces)},
-      'merges': _merges(model),
+      'merges': merges(model),
     },
   }
   roles = {'eos_token': trainer.eos_piece, 'pad_token': trainer.pad_piece}
@@ -143,12 +147,17 @@ def _as_json(model):
   return content, roles
 
 
-def _texts(model):
-  """Texts in which pieces meet in ways that they do in no corpus, too."""
+def texts_of(pieces, count):
+  """Texts in which pieces meet in ways that they do in no corpus, too.
+
+  Args:
+    pieces: list of str, as they read in a text.
+    count: how many texts.
+  """
   draw = random.Random(0)
-  pieces = [x.piece.replace('▁', ' ') for x in model.pieces]
-  pieces += [' ', '\n', '\0', '天', '\U0001f680', '\ufeff', 'e\u0301', '▁']
-  for _ in range(_CHECKED):
+  pieces = [*pieces, ' ', '\n', '\0', '天', '\U0001f680', '\ufeff', '▁']
+  pieces += ['e\u0301', 'e\u0323\u0302', '\r\n', 'ﬁ', '\u202eא', '~１']
+  for _ in range(count):
     yield ''.join(draw.choices(pieces, k=draw.randrange(1, 30)))
 
 
@@ -194,7 +203,8 @@ def convert(path, output, extra_ids):
   content, roles = _as_json(model)
   made = tokenizer_files.make(content, [roles], 0, None, output)
   ours = sentencepieces.SentencePiece(model, 0)
-  texts = list(_texts(model))
+  pieces = [piece.piece.replace('▁', ' ') for piece in model.pieces]
+  texts = list(texts_of(pieces, _CHECKED))
   for text, one, other in zip(
     texts, ours.encode_batch(texts), made.encode_batch(texts), strict=True
   ):

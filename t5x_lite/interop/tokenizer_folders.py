@@ -1,0 +1,374 @@
+"""The vocabulary of a Hugging Face folder, as one of ours.
+
+Which files a folder has, and what their ids mean, hangs on its tokenizer's
+class: a SentencePiece model's ids are those of the embedding for T5 and LLaMA,
+and others for XLM-R, which has them only in its tokenizer.json.
+"""
+
+import json
+import os
+import stat
+from typing import NamedTuple
+
+from t5x_lite import errors
+from t5x_lite import specs
+from t5x_lite import storage
+from t5x_lite.data import sentencepieces
+from t5x_lite.data import tokenizer_files
+from t5x_lite.data import vocabularies
+from t5x_lite.data import vocabulary_files
+from t5x_lite.interop import merge_tables
+from t5x_lite.interop import tokenizers
+
+_LARGEST = 1 << 28  # bytes of a file
+_MODELS = 'spiece.model', 'tokenizer.model'
+_FILES = (
+  *('tokenizer_config.json', 'special_tokens_map.json', 'config.json'),
+  *('generation_config.json', 'added_tokens.json', 'tokenizer.json'),
+  *('vocab.json', 'merges.txt'),
+  *_MODELS,
+)
+# Tokenizers whose ids are those of their SentencePiece model.
+_SENTENCEPIECE = 'T5', 'MT5', 'Llama', 'CodeLlama', 'Gemma', 'PreTrained'
+# The tokenizer of a model whose files do not name it.
+_OF_MODEL = {
+  **dict.fromkeys(('t5', 'mt5', 'umt5', 'longt5'), 'T5'),
+  **dict.fromkeys(('gpt2', 'gpt_neo', 'gptj'), 'GPT2'),
+  **dict.fromkeys(('llama', 'mistral'), 'Llama'),
+  **{'openai-gpt': 'OpenAIGPT', 'marian': 'Marian', 'bart': 'Bart'},
+  **{'roberta': 'Roberta', 'gemma': 'Gemma'},
+}
+_SAVE = (
+  "save it with tokenizer.json, by transformers' AutoTokenizer."
+  'from_pretrained(...).save_pretrained(...), or give another vocabulary'
+)
+
+
+class Found(NamedTuple):
+  """The vocabulary of a folder.
+
+  Attributes:
+    name: for Data.vocabulary; None where the folder has none that can be used.
+    extra_ids: for Data.extra_ids.
+    special_tokens: for Data.special_tokens, or None.
+    notes: sentences that a user should read.
+    starts: whether theirs puts a token before a prompt.
+    vocabulary: the Vocabulary itself, or None.
+  """
+
+  name: str | None
+  extra_ids: int
+  special_tokens: dict | None
+  notes: list
+  vocabulary: vocabularies.Vocabulary | None
+  starts: bool = False
+
+
+def _read(folder, name):
+  """The bytes of a file of a folder that others made, or None."""
+  file = folder / name
+  try:
+    return _content(file, folder)
+  except OSError as e:
+    raise errors.DataError(
+      'cannot read file of a vocabulary', where=file, got=e.strerror or e
+    ) from e
+
+
+def _content(file, folder):
+  if not file.exists() and not (
+    storage.is_local(file) and os.path.islink(file)
+  ):
+    return None
+  if storage.is_local(file):
+    real, root = os.path.realpath(file), os.path.realpath(folder)
+    if os.path.dirname(real) != root:
+      raise errors.DataError(
+        'file of a vocabulary is a link out of its folder',
+        where=file,
+        got=real,
+        expected=f'a file in {root}',
+        fix='copy the folder with `cp -rL`',
+      )
+    if not os.path.exists(real) or not stat.S_ISREG(os.stat(real).st_mode):
+      raise errors.DataError('vocabulary is no plain file', where=file)
+  size = file.stat().length
+  if size > _LARGEST:
+    raise errors.DataError(
+      'file of a vocabulary is too large',
+      where=file,
+      got=f'{size:,} bytes',
+      expected=f'{_LARGEST:,} or less',
+    )
+  return file.read_bytes()
+
+
+def parse(data, where):
+  """The object that a JSON file holds; {} if there is no such file.
+
+  Args:
+    data: its bytes, or None.
+    where: names it.
+
+  Raises:
+    errors.DataError: it is no JSON object.
+  """
+  if data is None:
+    return {}
+  try:
+    found = json.loads(data.decode('utf-8-sig'))
+    if not isinstance(found, dict):
+      raise ValueError(f'a {type(found).__name__}')
+  except (ValueError, RecursionError) as e:
+    raise errors.DataError(
+      'file of a vocabulary is no JSON object',
+      where=where,
+      got=f'{len(data):,} bytes; {e}',
+    ) from None
+  return found
+
+
+class _Folder:
+  """The files of a folder, and what they say of its tokenizer."""
+
+  def __init__(self, folder):
+    self.where = folder
+    self.files = {name: _read(folder, name) for name in _FILES}
+    self.files = {k: v for k, v in self.files.items() if v is not None}
+    self.config = self.object('config.json')
+    self.settings = self.object('special_tokens_map.json') | self.object(
+      'tokenizer_config.json'
+    )
+    said = self.settings.get('tokenizer_class') or self.config.get(
+      'tokenizer_class'
+    )
+    said = str(said or _OF_MODEL.get(str(self.config.get('model_type')), ''))
+    self.kind = said.removesuffix('Fast').removesuffix('Tokenizer')
+
+  def object(self, name):
+    return parse(self.files.get(name), self.where / name)
+
+  def token(self, role):
+    """The name of a special token by the tokenizer's own files, or None."""
+    found = self.settings.get(f'{role}_token')
+    found = found.get('content') if isinstance(found, dict) else found
+    return found if isinstance(found, str) else None
+
+  def ids(self):
+    """{role: id} by the model's own files, which tell `generate` its end."""
+    said = self.config | self.object('generation_config.json')
+    found = {}
+    for role in ('pad', 'eos', 'bos', 'decoder_start'):
+      id_ = said.get(f'{role}_token_id')
+      id_ = id_[0] if isinstance(id_, list) and id_ else id_
+      if type(id_) is int:
+        found[role] = id_
+    return found
+
+  def roles(self, names):
+    """{role: name} of the special tokens of a vocabulary.
+
+    What the model says goes before what the tokenizer says.
+    """
+    found = {role: self.token(role) for role in ('pad', 'eos', 'bos')}
+    for role, id_ in self.ids().items():
+      if role in found and 0 <= id_ < len(names) and names[id_]:
+        found[role] = names[id_]
+    return {role: name for role, name in found.items() if name in names}
+
+  def starts(self):
+    """Whether the tokenizer puts a token before a text."""
+    said = self.settings.get('add_bos_token')
+    if isinstance(said, bool):
+      return said
+    if 'tokenizer.json' not in self.files:
+      return self.kind in ('Llama', 'CodeLlama', 'Gemma')
+    last = self.object('tokenizer.json').get('post_processor') or {}
+    parts = last.get('processors') or [last]
+    return any(
+      'SpecialToken' in (part.get('single') or [{}])[0] for part in parts
+    )
+
+
+def _byt5(given):
+  """ByT5 has no files: its ids are bytes plus three."""
+  if 'tokenizer.json' in given.files:
+    return None
+  return Found(
+    'bytes',
+    0,
+    None,
+    [
+      'ids of text are those of ByT5Tokenizer; sentinels are 258 downward, as '
+      'ByT5 was trained with (arXiv:2105.13626), where ByT5Tokenizer numbers '
+      'its <extra_id_0> from 259 upward: name sentinels by id there'
+    ],
+    vocabularies.Bytes(0),
+  )
+
+
+def _names(model, extra_ids):
+  """The tokens of a SentencePiece model and its sentinels, by their ids."""
+  names = [piece.piece for piece in model.pieces]
+  if '<extra_id_0>' not in names:
+    names += [f'<extra_id_{i}>' for i in reversed(range(extra_ids))]
+  return names
+
+
+def _sentencepiece(given, output, special_tokens):
+  """Found, of a SentencePiece model whose ids are the embedding's; or None."""
+  file = next((name for name in _MODELS if name in given.files), None)
+  if file is None or given.kind not in _SENTENCEPIECE:
+    return None
+  extra_ids = given.settings.get('extra_ids', 100 * (given.kind == 'T5'))
+  if not isinstance(extra_ids, int) or not 0 <= extra_ids <= 100_000:
+    raise errors.DataError(
+      'wrong number of sentinels',
+      where=given.where / 'tokenizer_config.json',
+      got=f'extra_ids = {extra_ids!r}',
+    )
+  try:
+    model = sentencepieces.read(given.where / file)
+  except errors.DataError:
+    if 'tokenizer.json' in given.files:
+      return None
+    raise
+  names, notes = _names(model, extra_ids), []
+  if 'tokenizer.json' in given.files:
+    content = given.object('tokenizer.json')
+    if merge_tables.names(content) != names:
+      return None
+    notes.append(f'{file} is read, and not the tokenizer.json beside it')
+  if special_tokens is None:
+    own = model.trainer_spec
+    special_tokens = {
+      role: name
+      for role, name in given.roles(names).items()
+      if names.index(name) != getattr(own, f'{role}_id')
+    }
+  path = output / vocabulary_files.MODEL
+  storage.write_bytes(path, given.files[file])
+  return Found(str(path), extra_ids, special_tokens or None, notes, None)
+
+
+def _json(given, output, special_tokens):
+  """Found, of a tokenizer.json, or of a table of merges made one; or None."""
+  files = {
+    name: given.files[name]
+    for name in tokenizer_files.FILES
+    if name in given.files
+  }
+  notes = []
+  if 'tokenizer.json' in files:
+    content = given.object('tokenizer.json')
+    extra_ids = tokenizers.extra_ids_of_bytes(content)
+    if extra_ids is not None:
+      made = vocabularies.Bytes(extra_ids)
+      return Found('bytes', extra_ids, None, notes, made)
+  elif given.kind in merge_tables.KINDS and given.files.keys() >= {
+    'vocab.json',
+    'merges.txt',
+  }:
+    content = merge_tables.content(
+      given.kind,
+      given.object('vocab.json'),
+      given.files['merges.txt'],
+      given.object('added_tokens.json'),
+      given.settings,
+      given.where,
+    )
+    files['tokenizer.json'] = json.dumps(content, ensure_ascii=False).encode()
+    notes.append('tokenizer.json is made of vocab.json and merges.txt')
+  else:
+    return None
+  if special_tokens is None:
+    roles = given.roles(merge_tables.names(content))
+    special_tokens = {
+      role: name for role, name in roles.items() if name != given.token(role)
+    }
+    if given.kind == 'GPT2' and not given.token('eos'):
+      special_tokens.setdefault('eos', '<|endoftext|>')
+  folder = output / vocabulary_files.FOLDER
+  storage.make_folder(folder)
+  for name, data in files.items():
+    storage.write_bytes(folder / name, data)
+  return Found(str(folder), 0, special_tokens or None, notes, None)
+
+
+def _load(found):
+  data = specs.Data(
+    corpus=specs.IMPORTED,
+    lengths={'inputs': 1},
+    vocabulary=found.name,
+    extra_ids=found.extra_ids,
+    special_tokens=found.special_tokens,
+  )
+  return vocabulary_files.load(data)
+
+
+def find(folder, output, *, rows=None, special_tokens=None):
+  """The vocabulary of a folder, copied to where a run keeps its own.
+
+  Args:
+    folder: of a Hugging Face model.
+    output: workdir that gets the copy; it is there.
+    rows: of the model's embedding, if they are to be checked.
+    special_tokens: for Data.special_tokens, where the user gave them; else
+      what the folder says.
+
+  Returns:
+    A Found. Its name is None, and a note says why, for Marian's.
+
+  Raises:
+    errors.DataError: a file is broken, hostile or missing, or says ids that
+      the embedding lacks.
+    errors.ConfigError: nothing says which token ends a text.
+  """
+  given, output = _Folder(storage.path(folder)), storage.path(output)
+  if given.kind == 'Marian':
+    return Found(
+      None,
+      0,
+      None,
+      [
+        "Marian's vocabulary is two SentencePiece models and a table: no "
+        'single vocabulary of ours gives its ids; give one for new training, '
+        'or feed ids'
+      ],
+      None,
+    )
+  found = _byt5(given) if given.kind == 'ByT5' else None
+  found = (
+    found
+    or _sentencepiece(given, output, special_tokens)
+    or _json(given, output, special_tokens)
+  )
+  if found is None:
+    raise errors.DataError(
+      'folder has no vocabulary that can be read',
+      where=given.where,
+      got=f'{given.kind or "no"} tokenizer class, and '
+      + (', '.join(sorted(given.files)) or 'no files'),
+      expected='a tokenizer.json; or, of some classes, a SentencePiece .model, '
+      'or vocab.json and merges.txt',
+      fix=_SAVE,
+    )
+  if found.vocabulary is None:
+    loaded = _load(found)
+    start = given.ids().get('decoder_start', loaded.bos_id)
+    if special_tokens is None and start not in (-1, loaded.pad_id):
+      special = (found.special_tokens or {}) | {'start': loaded.piece(start)}
+      found = found._replace(special_tokens=special)
+      loaded = _load(found)
+    found = found._replace(vocabulary=loaded)
+  found = found._replace(starts=given.starts())
+  size = found.vocabulary.size
+  if rows is not None and size > rows:
+    raise errors.DataError(
+      'the vocabulary has ids that the embedding lacks',
+      where=given.where,
+      got=f'{size:,} ids',
+      expected=f'{rows:,} or fewer, as the embedding has rows',
+      fix='give another vocabulary, or fewer sentinels',
+    )
+  return found
