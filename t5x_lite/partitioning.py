@@ -4,6 +4,8 @@ Layers name the axes of their arrays; the table below is all that ties those
 names to the mesh.
 """
 
+import contextlib
+import contextvars
 import functools
 import math
 import os
@@ -17,6 +19,9 @@ import numpy as np
 from t5x_lite import errors
 
 AXES = ('replica', 'data', 'fsdp', 'tensor', 'sequence')
+
+ANY = 'any'  # the platform of what is traced once for all of them
+_EXPORTING = contextvars.ContextVar('exporting', default=False)
 
 # A mesh axis serves one axis of an array: the first that asks for it.
 RULES = {
@@ -164,8 +169,20 @@ def partition_spec(shape, axes, mesh):
   return PartitionSpec(*entries)
 
 
+@contextlib.contextmanager
+def exporting():
+  """What is traced within takes the way that is right on every platform."""
+  token = _EXPORTING.set(True)
+  try:
+    yield
+  finally:
+    _EXPORTING.reset(token)
+
+
 def platform():
-  """Of the devices that what is traced now will run on: 'cpu', 'tpu'..."""
+  """Of the devices that what is traced now will run on: 'cpu', 'tpu', ANY..."""
+  if _EXPORTING.get():
+    return ANY
   device = jax.sharding.get_abstract_mesh().abstract_device
   return device.platform if device else jax.default_backend()
 
@@ -186,6 +203,12 @@ def unsharded(shapes, axes, mesh):
 def path_name(path):
   """A tree path as a/b/c."""
   return jax.tree_util.keystr(path, simple=True, separator='/')
+
+
+def by_path(tree, is_leaf=None):
+  """{a/b/c: leaf} of a tree."""
+  leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_leaf)
+  return {path_name(path): leaf for path, leaf in leaves}
 
 
 def is_one_device():

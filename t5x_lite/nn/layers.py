@@ -86,7 +86,8 @@ class Layer(nnx.Module):
       memory, cross_mask, sees_BQ = encoder
       if cache is not None:
         y_BQE = self.cross_attention.step(y_BQE, [memory], cross_mask, None)
-        sees_BQ = jnp.repeat(sees_BQ, len(y_BQE) // len(sees_BQ), axis=0)
+        rows = y_BQE.shape[0] // sees_BQ.shape[0]
+        sees_BQ = jnp.repeat(sees_BQ, rows, axis=0)
       else:
         if not isinstance(memory, tuple):
           memory = self.cross_attention.keys_values(memory)

@@ -61,9 +61,11 @@ class Mask:
   def sees(self):
     """Booleans [B, Q], true where a query's example has any key.
 
-    In memory linear in the length, as `matrix` is not.
+    In memory linear in the length, as `matrix` is not, if that is known yet.
     """
-    isin = functools.partial(jnp.isin, method='binary_search')
+    known = isinstance(self.shape[1], int)
+    method = 'binary_search' if known else 'compare_all'
+    isin = functools.partial(jnp.isin, method=method)
     return jax.vmap(isin)(self.query_segments_BQ, self.key_segments_BK)
 
   def reach(self, queries):

@@ -88,7 +88,7 @@ class Toeplitz:
     rows = jnp.broadcast_to(
       jnp.pad(self.values_HN, ((0, 0), (0, 1)))[:, None], (heads, q, n + 1)
     )
-    shifted = rows.reshape(heads, q * (n + 1))[:, : q * n].reshape(heads, q, n)
+    shifted = rows.reshape(heads, q * (n + 1))[:, :-q].reshape(heads, q, n)
     return shifted[:, :, q - 1 :]
 
   def pad(self, queries):

@@ -44,7 +44,7 @@ class Site:
   @classmethod
   def of(cls, q_BQHD, mask, bias, dropout):
     return cls(
-      rows=len(q_BQHD),
+      rows=q_BQHD.shape[0],
       queries=mask.shape[0],
       keys=mask.shape[1],
       biased=bias is not None,
@@ -97,6 +97,9 @@ def choose(spec, site, place):
   """
   if site.queries == 1:
     return Choice('plain', 'one query')
+  if place.platform == partitioning.ANY:
+    # Sizes are not known yet: there are no blocks to cut them into.
+    return Choice('plain', 'for every platform and length')
   if spec.attention in ('plain', 'chunked'):
     return Choice(spec.attention, 'as Transformer.attention says')
   obstacle = unfused(spec, site, place)

@@ -62,7 +62,7 @@ def attend(q_R1HD, parts, mask, bias=None, scale=1.0, writers_BNL=None):
     unfold(
       jnp.einsum(
         'BGMD,BGDK->BGMK',
-        fold(q_BGNRD, len(k_BGDK)),
+        fold(q_BGNRD, k_BGDK.shape[0]),
         k_BGDK,
         preferred_element_type=wide,
       )
@@ -89,6 +89,6 @@ def attend(q_R1HD, parts, mask, bias=None, scale=1.0, writers_BNL=None):
     weights = weights_BGNRK[..., start:end]
     if writers_BNL is not None and end == weights_BGNRK.shape[-1]:
       weights = jnp.where(own, weights[..., None], 0).reshape(*shape, -1)
-    weights = fold(weights, len(v_BGKD))
+    weights = fold(weights, v_BGKD.shape[0])
     y_BGNRD += unfold(jnp.einsum('BGMK,BGKD->BGMD', weights, v_BGKD))
   return y_BGNRD.swapaxes(1, 2).reshape(rows, 1, h, d)
