@@ -13,6 +13,7 @@ from t5x_lite import infer
 from t5x_lite import measures
 from t5x_lite import processes
 from t5x_lite import results
+from t5x_lite import specs
 from t5x_lite import storage
 
 
@@ -98,13 +99,16 @@ def _measures(run, model, mesh, changes, examples, batch_size, workdir, say):
   if batch_size is not None:
     run = dataclasses.replace(run, batch_size=batch_size, microbatches=1)
   vocabulary = data.load_vocabulary(run.data)
-  stores = fit.open_stores(run, vocabulary, say)
+  imported = run.data.corpus == specs.IMPORTED
+  stores = {} if imported else fit.open_stores(run, vocabulary, say)
   made = measures.Measures(run, model, stores, vocabulary, mesh, examples, say)
   if not made.names:
     raise errors.DataError(
       'nothing to measure',
       where=workdir,
-      got='Data.held_out 0, and no Evaluation.tasks',
+      got='imported weights, and no --tasks'
+      if imported
+      else 'Data.held_out 0, and no Evaluation.tasks',
       fix='--tasks=NAMES',
     )
   if measures.HELD_OUT not in made.names:

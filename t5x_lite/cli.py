@@ -4,10 +4,9 @@ Each command parses its options here and calls one function of `commands`,
 whose modules load only then, so that `--help` and wrong options cost nothing.
 """
 
-import argparse
 import functools
-import itertools
 import os
+import re
 import sys
 
 import t5x_lite
@@ -16,12 +15,14 @@ from t5x_lite import decoding_options
 from t5x_lite import errors
 from t5x_lite import looking_options
 from t5x_lite import objects
+from t5x_lite import parsing
 from t5x_lite import processes
+from t5x_lite import transfer_options
 from t5x_lite import values
 from t5x_lite import vocabulary_options
 
 TAKES_RECIPE = ('train', 'vocab', 'cache', 'inspect')
-TAKES_PROCESSES = ('train', 'evaluate', 'infer')
+TAKES_PROCESSES = ('train', 'evaluate', 'infer', 'export')
 
 TASK_MODULE = {
   'action': 'append',
@@ -29,7 +30,7 @@ TASK_MODULE = {
   'metavar': 'NAME',
   'help': 'module to run, which registers SeqIO tasks',
 }
-EXAMPLES = {
+EXAMPLES = transfer_options.EXAMPLES | {
   'quickstart': 't5x_lite quickstart --workdir=runs/quickstart',
   'train': """t5x_lite train --corpus=my.txt --workdir=runs/mine
   t5x_lite train --gin_file=t5/bytes --corpus='books/*.txt' --workdir=runs/b \\
@@ -55,30 +56,14 @@ Stopped, the same command goes on. Training does it, too, when it must.""",
 }
 
 
-class Parser(argparse.ArgumentParser):
-  """Says what is wrong in one line."""
-
-  def error(self, message):
-    raise errors.ConfigError(message, fix=f'{self.prog} --help')
-
-
-class Formatter(argparse.RawDescriptionHelpFormatter):
-  """Keeps line breaks in the help of an option."""
-
-  def _split_lines(self, text, width):
-    lines = map(
-      super()._split_lines, text.splitlines(), itertools.repeat(width)
-    )
-    return [*itertools.chain(*lines)]
-
-
 def make_parser():
   """(the parser, {command: its own parser})."""
-  top = Parser(
+  top = parsing.Parser(
     prog='t5x_lite',
     description='Pretrains text Transformers with JAX.',
     epilog='t5x_lite COMMAND --help shows the options of a command.',
     allow_abbrev=False,
+    formatter_class=parsing.Overview,
   )
   top.add_argument('--version', action='version', version=t5x_lite.__version__)
   commands = top.add_subparsers(dest='command', metavar='COMMAND')
@@ -90,7 +75,9 @@ def make_parser():
       help=text,
       description=text[0].upper() + text[1:] + '.',
       epilog='for example:\n  ' + EXAMPLES[name],
-      formatter_class=functools.partial(Formatter, max_help_position=36),
+      formatter_class=functools.partial(
+        parsing.Formatter, max_help_position=36
+      ),
       allow_abbrev=False,
       usage=f't5x_lite {name} [options]'
       + (' [--gin.NAME.FIELD=VALUE ...]' if recipe else ''),
@@ -221,6 +208,15 @@ def make_parser():
   add('--task_module', **TASK_MODULE)
   looking_options.add(add)
 
+  add = command('import', 'reads weights of Hugging Face or T5X into a workdir')
+  transfer_options.add_import(add)
+
+  add = command('export', 'writes a model for transformers, or for serving')
+  transfer_options.add_export(add)
+
+  add = command('weights', 'lists tensors, or how those of two places differ')
+  transfer_options.add_weights(add)
+
   add = command('launch', 'starts a command in several processes')
   add('where', choices=['local'], help='on this machine, with CPU devices')
   add(
@@ -286,6 +282,8 @@ def parse(argv, launch=True):
   if not rest:
     top.print_help()
     raise SystemExit(0)
+  if rest[0] == 'inspect' and re.match('[^-]|--workdir', ''.join(rest[1:2])):
+    rest = ['weights', *rest[1:]]
   if rest[0] not in commands and not rest[0].startswith('-'):
     raise errors.ConfigError(
       'no such command',
@@ -293,7 +291,7 @@ def parse(argv, launch=True):
       expected=f'one of {", ".join(commands)}',
       choices=commands,
     )
-  placing = Parser(prog=f't5x_lite {rest[0]}', add_help=False)
+  placing = parsing.Parser(prog=f't5x_lite {rest[0]}', add_help=False)
   if rest[0] in TAKES_PROCESSES:
     add_place(placing.add_argument)
   place, rest = placing.parse_known_args(rest)
@@ -345,7 +343,8 @@ def main(argv=None):
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')  # TensorFlow's chatter
     from t5x_lite import commands  # loads JAX
 
-    code = getattr(commands, options.command)(options) or 0
+    name = {'import': 'import_'}.get(options.command, options.command)
+    code = getattr(commands, name)(options) or 0
     sys.stdout.flush()
     processes.leave()
     return code

@@ -22,7 +22,7 @@ from t5x_lite import lines as inputs
 from t5x_lite import looking
 from t5x_lite import metrics
 from t5x_lite import models
-from t5x_lite import partitioning
+from t5x_lite import outline
 from t5x_lite import portrait
 from t5x_lite import processes
 from t5x_lite import profiling
@@ -34,7 +34,9 @@ from t5x_lite import scores
 from t5x_lite import show
 from t5x_lite import specs
 from t5x_lite import storage
-from t5x_lite import train as training
+from t5x_lite.interop import exporting
+from t5x_lite.interop import importing
+from t5x_lite.interop import inspecting
 from t5x_lite.launch import local
 
 ANY_CORPUS = 't5/bytes'  # the recipe of `--corpus` with nothing else said
@@ -115,7 +117,7 @@ def _instead(bindings):
 def train(options):
   run = load(options)
   if options.dry_run:
-    dry_run(run)
+    outline.tell(run)
     return 0
   if not options.workdir:
     raise errors.ConfigError('no --workdir', fix='--workdir=runs/NAME')
@@ -138,34 +140,6 @@ def train(options):
 
 def launch(options):
   return local.run(options.start, options.processes, options.devices)
-
-
-def dry_run(run):
-  """Prints the record and every parameter; allocates nothing."""
-  print(record.to_json(record.record(run)))
-  mesh = partitioning.make_mesh(run.mesh)
-  program = training.Program.build(run, mesh)
-  model = program.model
-  rows = [('parameter', 'shape', 'axes', 'on the mesh', 'count')]
-  leaves = jax.tree_util.tree_leaves_with_path(model.abstract)
-  names = jax.tree.leaves(model.axes, is_leaf=lambda x: isinstance(x, tuple))
-  for (path, leaf), axes in zip(leaves, names, strict=True):
-    place = partitioning.partition_spec(leaf.shape, axes, mesh)
-    rows.append(
-      (
-        partitioning.path_name(path),
-        ' '.join(map(str, leaf.shape)),
-        ' '.join(axes),
-        ' '.join(str(entry or '-') for entry in place),
-        f'{leaf.size:,}',
-      )
-    )
-  show.table(rows)
-  sizes = ', '.join(f'{k} {v}' for k, v in mesh.shape.items())
-  print(f'{model.num_params:,} parameters; mesh: {sizes}')
-  for line in partitioning.unsharded(model.abstract, model.axes, mesh):
-    print(line)
-  print(program.attention(data.widths(run)))
 
 
 def evaluate(options):
@@ -295,6 +269,18 @@ def cache(options):
   caching.run(run, options.workers, runner)
 
 
+def weights(options):
+  """Lists tensors, or how those of two places differ."""
+  return inspecting.run(
+    options.path,
+    options.workdir,
+    options.step,
+    options.diff,
+    options.values,
+    options.torch_files,
+  )
+
+
 def inspect(options):
   """Prints a few examples, and figures of them all."""
   if options.picture and not options.picture.endswith('.png'):
@@ -361,6 +347,33 @@ def _look_at_store(options, say):
     )
     portrait.examples(found, options.position, vocabulary)
   return looking.of_store(store, options.split, options.examples)
+
+
+def import_(options):
+  """Makes a workdir of the weights of others."""
+  importing.run(
+    options.source,
+    options.workdir,
+    options.vocabulary,
+    options.extra_ids,
+    options.step,
+    options.torch_files,
+  )
+
+
+def export(options):
+  """Writes a checkpoint as others read it."""
+  at = options.place
+  if processes.detect().index if at.multiprocess else at.process_index:
+    return  # of several processes the first reads and writes it all
+  exporting.run(
+    options.workdir,
+    options.output,
+    options.format,
+    options.step,
+    options.dtype,
+    options.shard_size,
+  )
 
 
 def quickstart(options):

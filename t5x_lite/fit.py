@@ -18,6 +18,7 @@ from t5x_lite import partitioning
 from t5x_lite import pretrained
 from t5x_lite import processes
 from t5x_lite import record as records
+from t5x_lite import specs
 from t5x_lite import storage
 from t5x_lite import train
 from t5x_lite import watching
@@ -97,6 +98,13 @@ def resumable(run, record, saver, say):
   if step is None:
     return None
   saved, where = saver.read_record(step), saver.folder / str(step)
+  if saved.get('data', {}).get('corpus') == specs.IMPORTED:
+    raise errors.ConfigError(
+      'workdir holds imported weights, which have no state of an optimizer',
+      where=saver.folder,
+      fix='train in another --workdir, from these: '
+      f'--gin_file={saver.folder.parent / "recipe.gin"}',
+    )
   changes = records.compare(saved, record, where)
   if changes.refused:
     raise errors.ConfigError(

@@ -1,6 +1,7 @@
 """Values of command-line options, from their text."""
 
 import argparse
+import re
 
 
 def positive(text, least=1, words=()):
@@ -46,6 +47,17 @@ def step(text):
 def steps(text):
   """A step, or a word for one or all."""
   return positive(text, 0, ('latest', 'best', 'all'))
+
+
+def size(text):
+  """A count of bytes, such as 500MB."""
+  units = {'': 1, 'KB': 10**3, 'MB': 10**6, 'GB': 10**9, 'TB': 10**12}
+  found = re.fullmatch(r'(\d{1,15})\s*([KMGT]?B)?', text.strip().upper())
+  if not found or not int(found[1]):
+    raise argparse.ArgumentTypeError(
+      f'got {text!r}, expected a size such as 500MB or 5GB'
+    )
+  return int(found[1]) * units.get(found[2] or '', 1)
 
 
 def names(text):

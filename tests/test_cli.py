@@ -19,6 +19,8 @@ REQUIRED = {
   'evaluate': ['--workdir=x'],
   'infer': ['--workdir=x'],
   'vocab': ['--output=x'],
+  'import': ['x', '--workdir=x'],
+  'export': ['--workdir=x', '--output=x'],
 }
 
 
@@ -148,8 +150,8 @@ def test_bindings_only_where_a_recipe_is_taken(name):
 
 @pytest.mark.parametrize('name', sorted(COMMANDS.keys() - {'launch'}))
 def test_the_nearest_option_is_offered(name):
-  for action in COMMANDS[name]._actions:
-    option = action.option_strings[-1]
+  options = [x.option_strings for x in COMMANDS[name]._actions]
+  for *_, option in filter(None, options):
     wrong = option[:3] + 'q' + option[3:]
     with pytest.raises(errors.ConfigError) as e:
       parse(name, f'{wrong}=1')

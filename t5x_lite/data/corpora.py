@@ -9,6 +9,7 @@ import re
 import stat
 
 from t5x_lite import errors
+from t5x_lite import specs
 from t5x_lite import storage
 from t5x_lite.data import builtin
 from t5x_lite.data import files as reading
@@ -36,6 +37,13 @@ def find(data):
   Raises:
     errors.DataError: it is missing, empty or not made of files.
   """
+  if data.corpus == specs.IMPORTED:
+    raise errors.DataError(
+      'weights were imported: the text that they learned from is not here',
+      where='Data.corpus',
+      fix='evaluate --tasks=NAMES; or train with --corpus=FILES and the recipe '
+      'that is in the workdir',
+    )
   if data.corpus in registered():
     return registered()[data.corpus](data)
   if data.corpus.startswith(_TFDS):

@@ -1,0 +1,145 @@
+"""T5 and kin: T5, T5 1.1, Flan-T5, UL2, ByT5, mT5, umT5."""
+
+from t5x_lite import errors
+from t5x_lite import specs
+from t5x_lite.interop.families import family
+
+
+def _form(spec):
+  """Their word for the feed-forward layer."""
+  if not spec.gated:
+    return family.their_activation(spec.activation)
+  # By 'gated-gelu' they mean the approximation.
+  name = spec.activation
+  return 'gated-gelu' if name == 'gelu' else f'gated-{name}'
+
+
+def _read(config, where):
+  gate, _, name = config['feed_forward_proj'].rpartition('-')
+  if gate not in ('', 'gated'):
+    raise errors.CheckpointError(
+      'feed-forward layer is not supported',
+      where=where,
+      got=repr(config['feed_forward_proj']),
+      expected="an activation, or 'gated-' before it",
+    )
+  activation = family.activation(name, where)
+  if (gate, name) == ('gated', 'gelu'):
+    activation = 'gelu'
+  if not config['num_layers']:
+    raise errors.CheckpointError(
+      'T5 has no encoder', where=where, got='num_layers 0'
+    )
+  layers = config['num_decoder_layers']
+  return {
+    'decoder_layers': config['num_layers'] if layers is None else layers,
+    'gated': bool(gate),
+    'activation': activation,
+    'norm': specs.RMSNorm(epsilon=config['layer_norm_epsilon']),
+    'position': specs.T5Bias(
+      buckets=config['relative_attention_num_buckets'],
+      max_distance=config['relative_attention_max_distance'],
+      per_layer=config['model_type'] == 'umt5',
+    ),
+  }
+
+
+def _write(spec):
+  return {
+    'model_type': 'umt5' if spec.position.per_layer else 't5',
+    'feed_forward_proj': _form(spec),
+    'num_decoder_layers': spec.decoder_layers,
+    'layer_norm_epsilon': spec.norm.epsilon,
+    'relative_attention_num_buckets': spec.position.buckets,
+    'relative_attention_max_distance': spec.position.max_distance,
+  }
+
+
+def _stack(side, theirs, cross):
+  """The modules of a stack whose layers are theirs."""
+  parts = [('attention', 'SelfAttention'), ('mlp', 'DenseReluDense')]
+  if cross:
+    parts.insert(1, ('cross_attention', 'EncDecAttention'))
+  layers, block = f'{side}/layers', f'{theirs}.block.{{}}'
+  position = 'layer.0.SelfAttention.relative_attention_bias'
+  found = {
+    f'{side}/final_norm': f'{theirs}.final_layer_norm',
+    f'{side}/position': f'{theirs}.block.0.{position}',
+    f'{layers}/position': f'{block}.{position}',
+  }
+  for n, (ours, name) in enumerate(parts):
+    inside = {x: x for x in ('wi', 'wi_0', 'wi_1', 'wo')}
+    if ours != 'mlp':
+      inside = {'query': 'q', 'key': 'k', 'value': 'v', 'out': 'o'}
+    found[f'{layers}/{ours}_norm'] = f'{block}.layer.{n}.layer_norm'
+    for ours_, theirs_ in inside.items():
+      found[f'{layers}/{ours}/{ours_}'] = f'{block}.layer.{n}.{name}.{theirs_}'
+  return found
+
+
+def _modules(spec):
+  return (
+    {'token_embedder': 'shared', 'logits': 'lm_head'}
+    | _stack('encoder', 'encoder', cross=False)
+    | _stack('decoder', 'decoder', cross=True)
+  )
+
+
+def _copies(spec):
+  """Where the stacks are one, the encoder has what the decoder has."""
+  if not spec.share_stacks:
+    return {}
+  return {
+    ours: (theirs.replace('layer.2', 'layer.1'),)
+    for ours, theirs in _stack('decoder', 'encoder', cross=True).items()
+    if '/cross_attention' not in ours
+  }
+
+
+def _aliases(spec):
+  names = ['encoder.embed_tokens', 'decoder.embed_tokens']
+  return {'token_embedder': names + ['lm_head'] * spec.tie_embeddings}
+
+
+T5 = family.Family(
+  title='T5',
+  classes={
+    't5': 'T5ForConditionalGeneration',
+    'mt5': 'MT5ForConditionalGeneration',
+    'umt5': 'UMT5ForConditionalGeneration',
+  },
+  position=specs.T5Bias,
+  norm=specs.RMSNorm,
+  sizes={
+    'vocab_size': 'vocab_size',
+    'embed_dim': 'd_model',
+    'mlp_dim': 'd_ff',
+    'num_heads': 'num_heads',
+    'head_dim': 'd_kv',
+    'encoder_layers': 'num_layers',
+    'dropout': 'dropout_rate',
+    'tie_embeddings': 'tie_word_embeddings',
+    'share_stacks': 'tie_encoder_decoder',
+  },
+  defaults={
+    'feed_forward_proj': 'relu',
+    'num_decoder_layers': None,
+    'layer_norm_epsilon': 1e-6,
+    'relative_attention_num_buckets': 32,
+    'relative_attention_max_distance': 128,
+    'dropout_rate': 0.1,
+    'tie_word_embeddings': True,
+    'tie_encoder_decoder': False,
+  },
+  only={'is_encoder_decoder': True},
+  read=_read,
+  write=_write,
+  modules=_modules,
+  copies=_copies,
+  aliases=_aliases,
+  # Written by old versions, and never used.
+  ignored=(
+    r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias'
+    r'\.weight',
+  ),
+)

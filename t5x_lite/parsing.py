@@ -1,0 +1,31 @@
+"""How the command line says its help and its faults."""
+
+import argparse
+import itertools
+
+from t5x_lite import errors
+
+
+class Parser(argparse.ArgumentParser):
+  """Says what is wrong in one line."""
+
+  def error(self, message):
+    raise errors.ConfigError(message, fix=f'{self.prog} --help')
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+  """Keeps line breaks in the help of an option."""
+
+  def _split_lines(self, text, width):
+    lines = map(
+      super()._split_lines, text.splitlines(), itertools.repeat(width)
+    )
+    return [*itertools.chain(*lines)]
+
+
+class Overview(argparse.HelpFormatter):
+  """Lists the commands without a line for what they are together."""
+
+  def _format_action(self, action):
+    text = super()._format_action(action)
+    return text.partition('\n')[2] if action.dest == 'command' else text
