@@ -56,6 +56,7 @@ class Checkpoints:
     self._values = {}  # of the metric that tells the best, by step
     self._manager = None
     if spec is not None:
+      stored.check_name(self.folder)
       # Orbax lists it while it removes what a killed save left there.
       storage.make_folder(self.folder, keep=processes.is_first())
       if spec.best is not None:

@@ -6,7 +6,6 @@ whose modules load only then, so that `--help` and wrong options cost nothing.
 
 import functools
 import os
-import re
 import sys
 
 import t5x_lite
@@ -282,7 +281,10 @@ def parse(argv, launch=True):
   if not rest:
     top.print_help()
     raise SystemExit(0)
-  if rest[0] == 'inspect' and re.match('[^-]|--workdir', ''.join(rest[1:2])):
+  words = [word.partition('=')[0] for word in rest[1:]]
+  if rest[0] == 'inspect' and (
+    '--workdir' in words or not (words + ['-'])[0].startswith('-')
+  ):
     rest = ['weights', *rest[1:]]
   if rest[0] not in commands and not rest[0].startswith('-'):
     raise errors.ConfigError(

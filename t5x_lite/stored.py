@@ -1,8 +1,23 @@
 """The arrays of a saved step, as Orbax has them in its folder `state`."""
 
+import re
+
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+
+from t5x_lite import errors
+
+
+def check_name(folder):
+  """Refuses what Orbax would take for a pattern, and lose the arrays by."""
+  if re.search(r'\\|\[[^/]*\]', str(folder)):
+    raise errors.ConfigError(
+      'checkpoints cannot be kept under this name',
+      got=folder,
+      expected='a path without a backslash or [...]',
+      fix='choose another --workdir',
+    )
 
 
 def _handler():

@@ -176,6 +176,24 @@ def test_what_old_files_say_twice_must_be_the_same(tmp_path):
     huggingface.read(folder)
 
 
+def test_sinusoids_in_a_file_are_the_models(tmp_path):
+  folder = changed('marian', tmp_path)
+  name = 'model.encoder.embed_positions.weight'
+  rates = 10_000 ** -(np.arange(0, 12, 2) / 12)
+  angles = np.arange(64)[:, None] * rates
+  table = np.concatenate([np.sin(angles), np.cos(angles)], 1)
+  replaced(folder, lambda x: x.update({name: table.astype(np.float32)}))
+  huggingface.read(folder)
+  replaced(folder, lambda x: x.update({name: table[::-1].copy()}))
+  with pytest.raises(errors.CheckpointError, match='other values'):
+    huggingface.read(folder)
+
+
+def test_an_activation_by_itself_counts(tmp_path):
+  folder = changed('t5_1_1', tmp_path, dense_act_fn='relu')
+  assert huggingface.read(folder)[1].activation == 'relu'
+
+
 def test_buffers_of_old_versions_are_no_parameters(tmp_path):
   folder = changed('gpt2', tmp_path)
   mask = np.tri(16, dtype=np.uint8)[None, None]
@@ -224,7 +242,7 @@ WRONG = {
   'uneven stacks': ('marian', {'decoder_ffn_dim': 7}, 'decoder_ffn_dim 7'),
   'kind of attention': (
     'gpt_neo',
-    {'attention_types': [[['global', 'sparse'], 2]]},
+    {'attention_types': [[['global', 'sparse'], 2]], 'attention_layers': None},
     'sparse',
   ),
   'attention types that are none': (
@@ -233,6 +251,41 @@ WRONG = {
     'config of GPT-Neo is broken',
   ),
   'no encoder': ('t5_1_1', {'num_layers': 0}, 'has no encoder'),
+  'kind that is a list': ('llama', {'model_type': []}, 'got []'),
+  'no heads': ('gpt2', {'n_head': 0}, 'is broken'),
+  'no heads of Marian': (
+    'marian',
+    {'encoder_attention_heads': 0, 'decoder_attention_heads': 0},
+    'is broken',
+  ),
+  'angle of many digits': ('llama', {'rope_theta': 10**400}, 'is broken'),
+  'no types of attention': ('gpt_neo', {'attention_types': []}, 'got 0 for 4'),
+  'types of too many layers': (
+    'gpt_neo',
+    {'attention_types': [[['global'], 10**9]]},
+    'for 4',
+  ),
+  'layers that differ': (
+    'gpt_neo',
+    {'attention_layers': ['local'] * 4},
+    'attention_layers',
+  ),
+  'no window': ('gpt_neo', {'window_size': 0}, 'window_size'),
+  'very many layers': ('gpt2', {'n_layer': 10**7}, 'more layers than'),
+  'heads by another name': (
+    'gpt2',
+    {'num_attention_heads': 4},
+    'n_head 3, num_attention_heads 4',
+  ),
+  'activation by itself': ('t5_1_1', {'dense_act_fn': 'mish'}, "'mish'"),
+  'gate by itself': ('t5_1_1', {'is_gated_act': False}, 'left over'),
+  'stacks that are one': ('marian', {'tie_encoder_decoder': True}, 'tie_enc'),
+  'Marian without an encoder': ('marian', {'encoder_layers': 0}, '0 layers'),
+  'scale of T5 by itself': (
+    't5_1_0',
+    {'scale_decoder_outputs': False},
+    'scale_decoder_outputs',
+  ),
   'untied GPT-2': ('gpt2', {'tie_word_embeddings': False}, 'tie_word_embed'),
 }
 
@@ -298,6 +351,7 @@ def test_integers_are_no_weights(tmp_path):
     ('t5_1_1', dict(encoder_layers=0), None),
     ('t5_1_1', dict(num_kv_heads=1), 'num_kv_heads'),
     ('marian', dict(classes=3), 'classes'),
+    ('marian', dict(encoder_layers=0), None),
     ('gpt', dict(mlp_dim=20), 'mlp_dim'),
   ],
 )
@@ -305,7 +359,7 @@ def test_models_that_no_class_computes(name, changes, said):
   spec = hugging.make(name, **changes)
   with pytest.raises(errors.ConfigError) as e:
     families.of_spec(spec)
-  assert (f'Transformer.{said}' if said else 'has no encoder') in str(e.value)
+  assert (f'Transformer.{said}' if said else 'no encoder') in str(e.value)
 
 
 @pytest.mark.parametrize(

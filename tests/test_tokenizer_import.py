@@ -275,7 +275,7 @@ def test_links_out_of_the_folder_are_refused(folder, tmp_path):
     find(path, tmp_path / 'in')
   (path / 'tokenizer.json').unlink()
   (path / 'tokenizer.json').symlink_to('nowhere')
-  with pytest.raises(errors.DataError, match='no plain file'):
+  with pytest.raises(errors.DataError, match='not a file|cannot read file'):
     find(path, tmp_path / 'in')
   # A link within it is no harm.
   (path / 'nowhere').write_bytes(secret.read_bytes())
@@ -285,7 +285,7 @@ def test_links_out_of_the_folder_are_refused(folder, tmp_path):
 def test_what_is_no_file_is_refused(tmp_path, monkeypatch):
   path = write(tmp_path / 'a')
   os.mkfifo(path / 'tokenizer.json')
-  with pytest.raises(errors.DataError, match='no plain file'):
+  with pytest.raises(errors.DataError, match='not a file|cannot read file'):
     find(path, tmp_path / 'in')
   monkeypatch.setattr(tokenizer_folders, '_LARGEST', 10)
   path = write(tmp_path / 'b', config__json={'model_type': 'gpt2'})

@@ -210,6 +210,29 @@ def test_nothing_is_overwritten(folder, capsys):
   back = f'--workdir={folder}/run'
   said = fails(capsys, 2, 'import', GOLDEN / 'gpt2', back, '--vocabulary=bytes')
   assert 'has a run already' in said
+  source = folder / 'gpt-huggingface'
+  before = (source / 'config.json').read_bytes()
+  said = fails(capsys, 2, 'import', source, f'--workdir={source}')
+  assert 'not empty' in said
+  assert (source / 'config.json').read_bytes() == before
+  inside = f'--output={folder}/run/checkpoints/9'
+  said = fails(capsys, 2, 'export', f'--workdir={folder}/run', inside)
+  assert 'in the workdir' in said
+
+
+@pytest.mark.parametrize('name', ['a[bc]', 'a\\b'])
+def test_names_by_which_arrays_would_be_lost(folder, tmp_path, capsys, name):
+  arguments = [folder / 'gpt-huggingface', f'--workdir={tmp_path}/{name}']
+  assert 'a backslash or [...]' in fails(capsys, 2, 'import', *arguments)
+
+
+def test_names_that_a_recipe_holds(folder, tmp_path):
+  source = tmp_path / 'a "b"\nRun.steps = 3 #'
+  shutil.copytree(folder / 'gpt-huggingface', source)
+  options = [str(source), f'--workdir={tmp_path}/c d']
+  assert cli.main(['import', *options]) == 0
+  recipe = str(tmp_path / 'c d' / 'recipe.gin')
+  assert config.load([recipe], ["Data.corpus='x'"]).steps == 1000
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import numpy as np
 from t5x_lite import best
 from t5x_lite import checkpoints
 from t5x_lite import data
+from t5x_lite import errors
 from t5x_lite import infer
 from t5x_lite import results
 from t5x_lite import specs
@@ -41,6 +42,10 @@ def run(workdir, output, form, step, dtype, shard_size, say=print):
     ConfigError: no model of Hugging Face computes what this one does.
     StorageError: the folder is not empty, or can't be written.
   """
+  if f'{storage.absolute(output)}/'.startswith(f'{storage.absolute(workdir)}/'):
+    raise errors.ConfigError(
+      'output is in the workdir', got=output, expected='a folder elsewhere'
+    )
   saver = checkpoints.Checkpoints.reader(workdir)
   step = best.find(saver, step)
   made = infer.read_run(saver, step)

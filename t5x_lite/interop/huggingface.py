@@ -57,6 +57,13 @@ def read(folder, with_torch_files=False):
     if name not in tensors or not tensors[name].read().any():
       spec = dataclasses.replace(spec, **{field: False})
       tensors.pop(name, None)
+  if spec.encoder_layers + spec.decoder_layers > len(tensors):
+    raise errors.CheckpointError(
+      'config.json has more layers than there are tensors',
+      where=folder / CONFIG,
+      got=f'{spec.encoder_layers + spec.decoder_layers:,} layers',
+      expected=f'at most {len(tensors):,}',
+    )
   wanted = names.pieces(family, spec)
   found = names.find(family, wanted, tensors, folder)
   return config, spec, names.to_ours(models.build(spec), found)

@@ -18,6 +18,12 @@ from t5x_lite.interop import t5x_names
 from t5x_lite.interop import tokenizer_folders
 
 _LENGTH = 512  # tokens, where a config does not say how many it was trained on
+_LONGEST = 1 << 17  # tokens; more is no length that anybody trained on
+# What `import` writes; a lock shows that it did.
+_OWN = {
+  *('lock', 'checkpoints', 'config.json', recipe.NAME),
+  *(data.vocabulary_files.MODEL, data.vocabulary_files.FOLDER),
+}
 _LENGTHS = 'max_position_embeddings', 'n_positions'
 
 
@@ -69,10 +75,12 @@ def run(
     if step is not None:
       raise errors.ConfigError('--step is of checkpoints of T5X', got=step)
     config, model, params = huggingface.read(source, with_torch_files)
+  _refuse_other(workdir)
   storage.make_folder(workdir)
   with storage.lock(workdir / 'lock'):
-    _refuse_other(workdir)
-    fields = _vocabulary(source, workdir, vocabulary, extra_ids, model, say)
+    fields = _vocabulary(
+      source, workdir, vocabulary, extra_ids, model, config, say
+    )
     made = _run(model, config, fields)
     _save(workdir, made, params, step or 0, source)
   say(
@@ -87,7 +95,7 @@ def run(
 
 
 def _refuse_other(workdir):
-  """Refuses a workdir that has a run."""
+  """Refuses a workdir that has anything but what a killed import left."""
   if steps := checkpoints.Checkpoints.reader(workdir).steps():
     raise errors.ConfigError(
       'workdir has a run already',
@@ -95,9 +103,18 @@ def _refuse_other(workdir):
       got=f'step {steps[-1]}',
       fix='choose another --workdir',
     )
+  there = {x.name for x in workdir.iterdir()} if workdir.exists() else set()
+  if there and ('lock' not in there or there - _OWN):
+    raise errors.ConfigError(
+      'workdir is not empty',
+      where=workdir,
+      got=', '.join(sorted(there)[:5]),
+      expected='a new folder',
+      fix='choose another --workdir',
+    )
 
 
-def _vocabulary(source, workdir, vocabulary, extra_ids, model, say):
+def _vocabulary(source, workdir, vocabulary, extra_ids, model, config, say):
   """Fields of specs.Data; its files are in the workdir then."""
   rows = model.vocab_size
   if vocabulary is None:
@@ -131,6 +148,14 @@ def _vocabulary(source, workdir, vocabulary, extra_ids, model, say):
     )
   if vocabulary is not None:
     data.keep_vocabulary(own, loaded, workdir)
+    for role in ('eos', 'decoder_start'):
+      wanted = config.get(f'{role}_token_id')
+      ours = loaded.eos_id if role == 'eos' else loaded.start_id
+      if wanted not in (None, ours):
+        say(
+          f'config.json says {role}_token_id {wanted}, and the vocabulary '
+          f'{ours}, which counts'
+        )
   return fields
 
 
@@ -138,7 +163,7 @@ def _run(model, config, fields):
   """The specs.Run of imported weights: what `infer` needs, and defaults."""
   lengths = [config[name] for name in _LENGTHS if name in config]
   length = lengths[0] if lengths else _LENGTH
-  if type(length) is not int or length < 1:
+  if type(length) is not int or not 0 < length <= _LONGEST:
     length = _LENGTH
   if model.encoder_layers:
     objective = specs.SpanCorruption()

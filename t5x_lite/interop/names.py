@@ -177,6 +177,9 @@ def find(family, wanted, tensors, where):
       elif not _is_float(tensor.dtype):
         rows.append((name, checkpoints.describe(tensor), 'floating point'))
     found[piece] = there
+  for pattern, make in family.constants.items():
+    for name in [name for name in left if re.fullmatch(pattern, name)]:
+      _check_constant(name, left.pop(name), make, where)
   ignored = re.compile('|'.join(family.ignored) or '(?!)')
   spare = [name for name in left if not ignored.fullmatch(name)]
   rows += [(name, checkpoints.describe(left[name]), '-') for name in spare]
@@ -206,6 +209,19 @@ def _with_prefix(family, wanted, tensors):
     name if name in names else f'{prefix}{name}': tensor
     for name, tensor in tensors.items()
   }
+
+
+def _check_constant(name, tensor, make, where):
+  """Refuses other values than a family has without a parameter."""
+  if len(tensor.shape) == 2 and np.allclose(
+    tensor.read().astype(np.float64), make(tensor.shape), atol=1e-2
+  ):
+    return
+  raise errors.CheckpointError(
+    'tensor is a constant in this kind of model, and has other values',
+    where=where,
+    got=name,
+  )
 
 
 def _is_float(dtype):

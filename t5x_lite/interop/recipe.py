@@ -31,5 +31,5 @@ def write(workdir, run, source):
 
   Its specs are of a kind each, so that none needs a scope.
   """
-  head = f'# Goes on from weights imported from {source}; name a --corpus.\n\n'
+  head = f'# Goes on from weights of {ascii(str(source))}; name a --corpus.\n\n'
   storage.write_text(workdir / NAME, head + '\n'.join(lines(run)) + '\n')

@@ -7,7 +7,6 @@ and others for XLM-R, which has them only in its tokenizer.json.
 
 import json
 import os
-import stat
 from typing import NamedTuple
 
 from t5x_lite import errors
@@ -17,6 +16,7 @@ from t5x_lite.data import sentencepieces
 from t5x_lite.data import tokenizer_files
 from t5x_lite.data import vocabularies
 from t5x_lite.data import vocabulary_files
+from t5x_lite.interop import files
 from t5x_lite.interop import merge_tables
 from t5x_lite.interop import tokenizers
 
@@ -80,27 +80,20 @@ def _content(file, folder):
     storage.is_local(file) and os.path.islink(file)
   ):
     return None
-  if storage.is_local(file):
-    real, root = os.path.realpath(file), os.path.realpath(folder)
-    if os.path.dirname(real) != root:
-      raise errors.DataError(
-        'file of a vocabulary is a link out of its folder',
-        where=file,
-        got=real,
-        expected=f'a file in {root}',
-        fix='copy the folder with `cp -rL`',
-      )
-    if not os.path.exists(real) or not stat.S_ISREG(os.stat(real).st_mode):
-      raise errors.DataError('vocabulary is no plain file', where=file)
-  size = file.stat().length
-  if size > _LARGEST:
+  try:
+    found = files.inside(folder, file.name, folder)
+  except errors.CheckpointError as e:
+    raise errors.DataError(
+      e.what, where=file, got=e.got, expected=e.expected, fix=e.fix
+    ) from None
+  if found.size > _LARGEST:
     raise errors.DataError(
       'file of a vocabulary is too large',
       where=file,
-      got=f'{size:,} bytes',
+      got=f'{found.size:,} bytes',
       expected=f'{_LARGEST:,} or less',
     )
-  return file.read_bytes()
+  return found.read(0, found.size)
 
 
 def parse(data, where):
@@ -356,6 +349,13 @@ def find(folder, output, *, rows=None, special_tokens=None):
   if found.vocabulary is None:
     loaded = _load(found)
     start = given.ids().get('decoder_start', loaded.bos_id)
+    if not -1 <= start < loaded.size:
+      raise errors.DataError(
+        'the vocabulary has no such id',
+        where=given.where,
+        got=f'decoder_start_token_id {start}',
+        expected=f'one of 0 to {loaded.size - 1}',
+      )
     if special_tokens is None and start not in (-1, loaded.pad_id):
       special = (found.special_tokens or {}) | {'start': loaded.piece(start)}
       found = found._replace(special_tokens=special)

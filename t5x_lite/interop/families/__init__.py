@@ -17,7 +17,7 @@ def of_config(config, where):
   """
   kinds = {kind: family for family in FAMILIES for kind in family.classes}
   kind = config.get('model_type')
-  if kind not in kinds:
+  if not isinstance(kind, str) or kind not in kinds:
     raise errors.CheckpointError(
       'kind of model is not supported',
       where=where,

@@ -59,6 +59,7 @@ class Family:
     defaults: of keys that a config.json may lack.
     fixed: fields of specs.Transformer that they all have alike.
     only: {key of config.json: the value that is supported}.
+    same: {key of config.json: the key that it is another name of}.
     read: (config, where) -> further fields of specs.Transformer.
     write: (spec) -> further keys, with model_type.
     modules: (spec) -> {our module's path: theirs}; several of ours, joined by
@@ -68,6 +69,8 @@ class Family:
     copies: (spec) -> {our module: more names of the same, all of them written}.
     aliases: (spec) -> {our module: more names, where a file has them}.
     ignored: regular expressions of names that hold no parameter.
+    constants: {regular expression: (shape) -> array}, of names that hold no
+      parameter, and must hold this.
     lacked: {field of specs.Transformer: name}, of a row [1, V] that is zero
       where ours is without.
   """
@@ -80,6 +83,7 @@ class Family:
   defaults: dict = dataclasses.field(default_factory=dict)
   fixed: dict = dataclasses.field(default_factory=dict)
   only: dict = dataclasses.field(default_factory=dict)
+  same: dict = dataclasses.field(default_factory=dict)
   read: typing.Callable
   write: typing.Callable
   modules: typing.Callable
@@ -88,6 +92,7 @@ class Family:
   copies: typing.Callable = lambda spec: {}
   aliases: typing.Callable = lambda spec: {}
   ignored: tuple[str, ...] = ()
+  constants: dict = dataclasses.field(default_factory=dict)
   lacked: dict = dataclasses.field(default_factory=dict)
 
   def spec(self, config, where):
@@ -109,6 +114,14 @@ class Family:
           got=repr(config[key]),
           expected=repr(value),
         )
+    for key, other in self.same.items():
+      if key in config and config[key] != config.get(other):
+        raise errors.CheckpointError(
+          f'config of {self.title} says two things of the same',
+          where=where,
+          got=f'{other} {config.get(other)!r}, {key} {config[key]!r}',
+          fix=f'delete {key}, or make them equal',
+        )
     try:
       fields = {ours: config[theirs] for ours, theirs in self.sizes.items()}
       return specs.Transformer(**fields | self.fixed | self.read(config, where))
@@ -120,7 +133,7 @@ class Family:
       raise errors.CheckpointError(
         f'config of {self.title} makes no model', where=where, got=e
       ) from None
-    except (TypeError, ValueError, IndexError, AttributeError) as e:
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as e:
       raise errors.CheckpointError(
         f'config of {self.title} is broken', where=where, got=e
       ) from None

@@ -85,6 +85,12 @@ _SIZES = {
   'num_heads': 'n_head',
   'decoder_layers': 'n_layer',
 }
+_SAME = {
+  'hidden_size': 'n_embd',
+  'max_position_embeddings': 'n_positions',
+  'num_attention_heads': 'n_head',
+  'num_hidden_layers': 'n_layer',
+}
 _DEFAULTS = {
   'layer_norm_epsilon': 1e-5,
   'initializer_range': 0.02,
@@ -103,6 +109,7 @@ GPT = family.Family(
   norm=specs.LayerNorm,
   sizes=_SIZES,
   defaults=_DEFAULTS | {'n_positions': 512, 'afn': 'gelu'},
+  same=_SAME,
   fixed=_FIXED | {'norm_place': 'post'},
   # By 'gelu' this class means the approximation.
   read=lambda config, where: (
@@ -140,6 +147,7 @@ GPT2 = family.Family(
     'add_cross_attention': False,
     'tie_word_embeddings': True,
   },
+  same=_SAME,
   fixed=_FIXED,
   read=lambda config, where: (
     _read(config, where, 'activation_function', depth_scaled=True)
@@ -161,15 +169,26 @@ GPT2 = family.Family(
 
 
 def _read_neo(config, where):
-  kinds = [
-    kind
-    for turn, times in config['attention_types']
-    for _ in range(times)
-    for kind in turn
-  ]
+  types, layers = config['attention_types'], config['num_layers']
+  count = sum(len(turn) * times for turn, times in types)
+  if count != layers or layers < 1:
+    raise errors.CheckpointError(
+      'attention_types are not those of num_layers',
+      where=where,
+      got=f'{count} for {layers}',
+    )
+  kinds = [kind for turn, times in types for kind in turn * times]
+  if config.get('attention_layers', kinds) != kinds:
+    raise errors.CheckpointError(
+      'attention_layers are not those of attention_types', where=where
+    )
   if unknown := sorted(set(kinds) - {'global', 'local'}):
     raise errors.CheckpointError(
       'kind of attention is not supported', where=where, got=unknown[0]
+    )
+  if 'local' in kinds and config['window_size'] < 1:
+    raise errors.CheckpointError(
+      'wrong window_size', where=where, got=config['window_size']
     )
   turn = next(
     kinds[:n]
@@ -233,6 +252,7 @@ GPT_NEO = family.Family(
     'attention_dropout': 0.0,
   },
   only={'tie_word_embeddings': True},
+  same={'num_attention_heads': 'num_heads', 'num_hidden_layers': 'num_layers'},
   fixed=_FIXED | {'scale_attention': False, 'qkv_bias': False},
   read=_read_neo,
   write=_write_neo,

@@ -103,7 +103,6 @@ LLAMA = family.Family(
     'mlp_bias': False,
     'tie_word_embeddings': False,
   },
-  only={'pretraining_tp': 1},
   fixed={'scale_attention': True, 'dropout_kind': 'token'},
   read=_read,
   write=_write,

@@ -1,5 +1,7 @@
 """Marian: the first Transformer, arXiv:1706.03762, as translators have it."""
 
+import numpy as np
+
 from t5x_lite import errors
 from t5x_lite import specs
 from t5x_lite.interop.families import family
@@ -10,7 +12,18 @@ _EQUAL = (
 )
 
 
+def _sinusoids(shape):
+  rows, width = shape
+  rates = 10_000 ** -(np.arange(0, width, 2) / width)
+  angles = np.arange(rows)[:, None] * rates
+  return np.concatenate([np.sin(angles), np.cos(angles)], 1)
+
+
 def _read(config, where):
+  if not (config['encoder_layers'] and config['decoder_layers']):
+    raise errors.CheckpointError(
+      'Marian has no encoder or no decoder', where=where, got='0 layers'
+    )
   for one, other in _EQUAL:
     if config[one] != config[other]:
       raise errors.CheckpointError(
@@ -99,10 +112,15 @@ MARIAN = family.Family(
   },
   only={
     'tie_word_embeddings': True,
+    'tie_encoder_decoder': False,
     'share_encoder_decoder_embeddings': True,
     'normalize_before': False,
     'normalize_embedding': False,
     'add_final_layer_norm': False,
+  },
+  same={
+    'hidden_size': 'd_model',
+    'num_attention_heads': 'encoder_attention_heads',
   },
   fixed={
     'gated': False,
@@ -125,6 +143,6 @@ MARIAN = family.Family(
       'lm_head',
     ]
   },
-  ignored=(r'model\.(encoder|decoder)\.embed_positions\.weight',),
+  constants={r'model\.(encoder|decoder)\.embed_positions\.weight': _sinusoids},
   lacked={'logits_bias': 'final_logits_bias'},
 )

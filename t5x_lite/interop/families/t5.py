@@ -23,9 +23,18 @@ def _read(config, where):
       got=repr(config['feed_forward_proj']),
       expected="an activation, or 'gated-' before it",
     )
-  activation = family.activation(name, where)
   if (gate, name) == ('gated', 'gelu'):
-    activation = 'gelu'
+    name = 'gelu_new'
+  # transformers takes these first, where they are.
+  name = config.get('dense_act_fn', name)
+  gated = config.get('is_gated_act', bool(gate))
+  tied = config['tie_word_embeddings']
+  if config.get('scale_decoder_outputs', tied) != tied:
+    raise errors.CheckpointError(
+      'scale of the logits is not supported',
+      where=where,
+      got=f'scale_decoder_outputs {not tied}, tie_word_embeddings {tied}',
+    )
   if not config['num_layers']:
     raise errors.CheckpointError(
       'T5 has no encoder', where=where, got='num_layers 0'
@@ -33,8 +42,8 @@ def _read(config, where):
   layers = config['num_decoder_layers']
   return {
     'decoder_layers': config['num_layers'] if layers is None else layers,
-    'gated': bool(gate),
-    'activation': activation,
+    'gated': gated,
+    'activation': family.activation(name, where),
     'norm': specs.RMSNorm(epsilon=config['layer_norm_epsilon']),
     'position': specs.T5Bias(
       buckets=config['relative_attention_num_buckets'],
@@ -132,6 +141,12 @@ T5 = family.Family(
     'tie_encoder_decoder': False,
   },
   only={'is_encoder_decoder': True},
+  same={
+    'hidden_size': 'd_model',
+    'num_attention_heads': 'num_heads',
+    'num_hidden_layers': 'num_layers',
+    'head_dim': 'd_kv',
+  },
   read=_read,
   write=_write,
   modules=_modules,
