@@ -374,3 +374,16 @@ def test_what_changes_no_result_is_no_hindrance(changes):
   spec = hugging.make('llama_tied', tie_embeddings=False, **changes)
   family, _ = families.of_spec(spec)
   assert family.title == 'LLaMA'
+
+
+def test_easylm_15_easydel_5_86_pairs_of_positions_are_not_mixed_up(tmp_path):
+  """EasyLM#15, EasyDeL#5, #86: another layout of pairs gave garbage.
+
+  LLaMA turns halves; a model of neighbours is refused, and not written as one.
+  """
+  _, spec, params = huggingface.read(GOLDEN / 'llama')
+  assert spec.position.pairs == 'halves'
+  other = dataclasses.replace(spec.position, pairs='neighbours')
+  spec = dataclasses.replace(spec, position=other)
+  with pytest.raises(errors.ConfigError, match='Transformer.position'):
+    write(tmp_path / 'out', spec, params)
