@@ -66,7 +66,7 @@ def prepare(folder, corpus):
   ):
     (folder / name).write_text(''.join(lines), encoding='utf-8')
   print('training a vocabulary', file=sys.stderr)
-  vocabulary_training.train_sentencepiece(
+  vocabulary_training.train(
     documents[:: -(-len(documents) // part)],
     VOCABULARY,
     folder / 'vocabulary.model',
