@@ -20,6 +20,7 @@ from t5x_lite import best
 from t5x_lite import errors
 from t5x_lite import manifest
 from t5x_lite import noise
+from t5x_lite import partitioning
 from t5x_lite import processes
 from t5x_lite import storage
 from t5x_lite import stored
@@ -262,7 +263,7 @@ class Checkpoints:
     """
     folder = self._verified(step, 'state')
     wanted = {'params': abstract_params}
-    names = stored.by_path(wanted)
+    names = partitioning.by_path(wanted)
     found = {
       path: array
       for path, array in stored.arrays(folder).items()
@@ -348,7 +349,7 @@ class Checkpoints:
 
 def _read_arrays(folder, found, abstract):
   """Reads the arrays of `abstract`, after comparing them with those found."""
-  wanted = stored.by_path(abstract)
+  wanted = partitioning.by_path(abstract)
   differ = [
     (path, describe(found.get(path)), describe(wanted.get(path)))
     for path in sorted(found.keys() | wanted.keys())

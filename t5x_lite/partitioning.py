@@ -211,6 +211,18 @@ def by_path(tree, is_leaf=None):
   return {path_name(path): leaf for path, leaf in leaves}
 
 
+def nest(flat):
+  """The nested dict whose `by_path` this is."""
+  tree = {}
+  for path, leaf in flat.items():
+    *folders, last = path.split('/')
+    inner = tree
+    for folder in folders:
+      inner = inner.setdefault(folder, {})
+    inner[last] = leaf
+  return tree
+
+
 def is_one_device():
   """Whether what is traced now will run on one device."""
   mesh = jax.sharding.get_abstract_mesh()

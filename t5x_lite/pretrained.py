@@ -119,8 +119,7 @@ class Pretrained:
       self._check_vocabulary(run.data, old.data)
     self._stored = self._saver.stored_params(self.step)
     self._differences = _differences(old.model, run.model)
-    leaves = jax.tree_util.tree_leaves_with_path(model.abstract)
-    abstract = {partitioning.path_name(path): leaf for path, leaf in leaves}
+    abstract = partitioning.by_path(model.abstract)
     self.sources, left = assign(abstract, self._stored, run.start_from)
     self._check_arrays(abstract, left)
 
@@ -197,26 +196,24 @@ class Pretrained:
 
     Each process reads its shards alone.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(abstract_params)
-    wanted = {partitioning.path_name(path): leaf for path, leaf in leaves}
+    wanted = partitioning.by_path(abstract_params)
     todo = {new: old for new, old in self.sources.items() if old is not None}
     found = {}
     while todo:  # again where one array is the source of several
       turn = {old: new for new, old in todo.items()}
-      tree = {}
-      for old, new in turn.items():
-        *folders, last = old.split('/')
-        inner = tree
-        for folder in folders:
-          inner = inner.setdefault(folder, {})
-        inner[last] = jax.ShapeDtypeStruct(
-          wanted[new].shape,
-          self._stored[old].dtype,
-          sharding=wanted[new].sharding,
-        )
+      tree = partitioning.nest(
+        {
+          old: jax.ShapeDtypeStruct(
+            wanted[new].shape,
+            self._stored[old].dtype,
+            sharding=wanted[new].sharding,
+          )
+          for old, new in turn.items()
+        }
+      )
       arrays = self._saver.restore_params(self.step, tree, some=True)
-      for path, array in jax.tree_util.tree_leaves_with_path(arrays):
-        new = turn[partitioning.path_name(path)]
+      for old, array in partitioning.by_path(arrays).items():
+        new = turn[old]
         found[new] = array.astype(wanted[new].dtype)
         del todo[new]
     return found

@@ -7,6 +7,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from t5x_lite import errors
+from t5x_lite import partitioning
 
 
 def check_name(folder):
@@ -26,16 +27,7 @@ def _handler():
 
 def arrays(folder):
   """What a step holds, by path, with shapes and dtypes."""
-  return by_path(_handler().metadata(folder / 'state').tree)
-
-
-def by_path(tree):
-  """{path: leaf} of a tree, the parts of a path joined by `/`."""
-  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  return {
-    jax.tree_util.keystr(path, simple=True, separator='/'): leaf
-    for path, leaf in leaves
-  }
+  return partitioning.by_path(_handler().metadata(folder / 'state').tree)
 
 
 def restore(folder, abstract):

@@ -4,17 +4,9 @@ import contextlib
 
 import jax
 
+from t5x_lite import partitioning
 
-def nest(flat):
-  """A nested dict of a dict by path."""
-  tree = {}
-  for path, value in flat.items():
-    *folders, name = path.split('/')
-    node = tree
-    for folder in folders:
-      node = node.setdefault(folder, {})
-    node[name] = value
-  return tree
+nest = partitioning.nest
 
 
 def flatten(tree):

@@ -14,6 +14,7 @@ import orbax.checkpoint as ocp
 import tensorstore as ts
 
 from t5x_lite.interop import Tensor
+from tests import exact
 
 LAYOUTS = 'legacy', 'ocdbt', 'folders', 'placeholders', 'optimizer'
 
@@ -75,17 +76,6 @@ def to_t5x(params, kind='minimal', decoder_only=False):
         for i, layer in enumerate(x):
           found[f'{stack}/layers_{i}/{theirs}'] = layer
   return {k: np.ascontiguousarray(v) for k, v in found.items()}
-
-
-def nest(flat):
-  tree = {}
-  for path, value in flat.items():
-    *folders, name = path.split('/')
-    node = tree
-    for folder in folders:
-      node = node.setdefault(folder, {})
-    node[name] = value
-  return tree
 
 
 # -- files --------------------------------------------------------------------
@@ -151,8 +141,8 @@ def write(parent, step, flat, layout='legacy'):
   folder = pathlib.Path(parent) / f'checkpoint_{step}'
   slots = slots_of(flat)
   state = {
-    'target': nest(flat),
-    'state': {'step': np.int32(step), 'param_states': nest(slots)},
+    'target': exact.nest(flat),
+    'state': {'step': np.int32(step), 'param_states': exact.nest(slots)},
   }
   if layout in ('ocdbt', 'folders'):
     with ocp.PyTreeCheckpointer(use_ocdbt=layout == 'ocdbt') as saver:
@@ -170,12 +160,12 @@ def write(parent, step, flat, layout='legacy'):
 
   prefix = '_optimizer/' if layout == 'optimizer' else ''
   tree = {
-    'target': nest(
+    'target': exact.nest(
       {k: store(f'{prefix}target/{k}', x) for k, x in flat.items()}
     ),
     'state': {
       'step': np.int32(step),
-      'param_states': nest(
+      'param_states': exact.nest(
         {
           k: store(f'{prefix}state/param_states/{k}', x)
           for k, x in slots.items()

@@ -20,7 +20,6 @@ from t5x_lite.interop import sources
 from t5x_lite.interop import stablehlo
 from t5x_lite.interop import tokenizers
 
-FORMATS = 'huggingface', 'stablehlo'
 DTYPES = {'float32': np.float32, 'bfloat16': ml_dtypes.bfloat16}
 _LAST = {'huggingface': 'config.json', 'stablehlo': stablehlo.ABOUT}
 
@@ -31,7 +30,7 @@ def run(workdir, output, form, step, dtype, shard_size, say=print):
   Args:
     workdir: of the run.
     output: a new or empty folder, local or remote; it is complete or absent.
-    form: one of FORMATS.
+    form: 'huggingface' or 'stablehlo'.
     step: a checkpoint, 'best', or None for the latest.
     dtype: of the weights, one of DTYPES.
     shard_size: most bytes of weights in a file.

@@ -8,6 +8,7 @@ from t5x_lite import checkpoints
 from t5x_lite import data
 from t5x_lite import errors
 from t5x_lite import models
+from t5x_lite import partitioning
 from t5x_lite import record as records
 from t5x_lite import specs
 from t5x_lite import storage
@@ -201,13 +202,8 @@ def _save(workdir, run, params, step, source):
   recipe.write(workdir, own, source)
   record = records.record(run)
   storage.write_text(workdir / 'config.json', records.to_json(record))
-  tree = {}
-  for path, array in params.items():
-    *above, last = path.split('/')
-    inner = tree
-    for name in above:
-      inner = inner.setdefault(name, {})
-    inner[last] = np.asarray(array, np.float32)
+  wide = {path: np.asarray(x, np.float32) for path, x in params.items()}
+  tree = partitioning.nest(wide)
   position = {'examples': 0, 'fingerprint': ''}
   with checkpoints.Checkpoints(workdir, specs.Checkpoints()) as saver:
     saver.save(step, {'params': tree}, position, record)

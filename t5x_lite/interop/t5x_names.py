@@ -11,7 +11,6 @@ import functools
 import re
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -231,9 +230,8 @@ def params(spec, tensors):
       floating number; the message is a table of them.
   """
   layout, wanted, made = Layout.of(tensors), {}, {}
-  leaves = jax.tree_util.tree_leaves_with_path(models.build(spec).abstract)
-  for path, leaf in leaves:
-    path = partitioning.path_name(path)
+  abstract = partitioning.by_path(models.build(spec).abstract)
+  for path, leaf in abstract.items():
     names, shape = layout.theirs(path, leaf.shape)
     wanted.update(dict.fromkeys(names, shape))
     made[path] = names, leaf.shape

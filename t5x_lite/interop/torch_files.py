@@ -131,6 +131,7 @@ def _members(file):
   try:
     with zipfile.ZipFile(_Seekable(file)) as archive:
       entries = sorted(archive.infolist(), key=lambda e: e.header_offset)
+  # By the last it says that a file asks for a later version of the format.
   except (zipfile.BadZipFile, ValueError, NotImplementedError) as e:
     raise _refused(file, f'no zip file: {ascii(str(e))[1:-1]}') from None
   found, end = {}, 0
