@@ -34,7 +34,7 @@ setuptools.setup(
   python_requires='>=3.11',
   packages=setuptools.find_packages(include=['t5x_lite', 't5x_lite.*'])
   + sorted(BESIDE)
-  + ['t5x_lite.tasks.readers'],
+  + ['t5x_lite.launch.configs', 't5x_lite.tasks.readers'],
   package_dir=BESIDE,
   package_data={'t5x_lite.gin': ['README.md', '**/*.gin']},
   entry_points={'console_scripts': ['t5x_lite = t5x_lite.cli:main']},
@@ -50,6 +50,7 @@ setuptools.setup(
     'msgpack>=1.1,<2',
     'tensorstore>=0.1.84,<0.2',
     'gin-config>=0.5,<0.6',
+    'ml_collections>=1.1,<2',
     'seqio>=0.0.20,<0.1',
     'tensorflow-datasets>=4.9.10,<5',
     'importlib_resources>=6.5',  # it prepares datasets with this, undeclared

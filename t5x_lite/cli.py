@@ -12,6 +12,7 @@ import t5x_lite
 from t5x_lite import allocator
 from t5x_lite import decoding_options
 from t5x_lite import errors
+from t5x_lite import launch_options
 from t5x_lite import looking_options
 from t5x_lite import objects
 from t5x_lite import parsing
@@ -21,7 +22,7 @@ from t5x_lite import values
 from t5x_lite import vocabulary_options
 
 TAKES_RECIPE = ('train', 'vocab', 'cache', 'inspect')
-TAKES_PROCESSES = ('train', 'evaluate', 'infer', 'export')
+TAKES_PROCESSES = launch_options.COMMANDS
 
 TASK_MODULE = {
   'action': 'append',
@@ -50,8 +51,7 @@ Stopped, the same command goes on. Training does it, too, when it must.""",
   'inspect': """t5x_lite inspect --gin_file=t5/bytes --corpus=my.txt --rows=2
   t5x_lite inspect --gin_file=my.gin --picture=data.png
   t5x_lite inspect --store=stores/my-0123456789abcdef""",
-  'launch': 't5x_lite launch local --processes=2 --devices=4 \\\n'
-  '    train --corpus=my.txt --workdir=runs/mine',
+  'launch': launch_options.EXAMPLES['local'],
 }
 
 
@@ -216,20 +216,8 @@ def make_parser():
   add = command('weights', 'lists tensors, or how those of two places differ')
   transfer_options.add_weights(add)
 
-  add = command('launch', 'starts a command in several processes')
-  add('where', choices=['local'], help='on this machine, with CPU devices')
-  add(
-    '--processes',
-    type=values.positive,
-    default=2,
-    metavar='N',
-    help='default: 2',
-  )
-  add('--devices', type=values.positive, default=1, metavar='N', help='of each')
-  group = commands.choices['launch'].add_argument_group(
-    'elsewhere, give each process the same command and these options'
-  )
-  add_place(group.add_argument)
+  # Its own parser has the rest.
+  command('launch', 'starts a command on TPUs, GPUs or several processes here')
   return top, commands.choices
 
 
@@ -251,29 +239,32 @@ def add_place(add):
 
 def parse_launch(argv):
   """As `parse`, of `launch` and the command that it starts."""
-  at = [n for n, word in enumerate(argv) if word in TAKES_PROCESSES][:1]
-  if not at and not {'-h', '--help'} & set(argv):
-    raise errors.ConfigError(
-      'launch has no command to start',
-      expected=f'one of {", ".join(TAKES_PROCESSES)}',
-      fix='t5x_lite launch --help',
-    )
+  at = [n for n, word in enumerate(argv) if word in ('--', *TAKES_PROCESSES)]
   split = at[0] if at else len(argv)
-  options = parse(argv[:split], launch=False)
-  options.start = argv[split:]
-  started = parse(options.start)  # what is wrong with it is told once
-  for given in (options, started.place):
-    for name in ('multiprocess', 'coordinator_address', 'process_count'):
-      if getattr(given, name):
-        raise errors.ConfigError(
-          'launch local gives each process its place itself', got=f'--{name}'
-        )
+  options = launch_options.parse(argv[1:split])
+  start = argv[split:]
+  options.start = start[1:] if start[:1] == ['--'] else start
+  if options.where in launch_options.VERBS:
+    if options.start:
+      raise errors.ConfigError(
+        f'launch {options.where} starts nothing', got=' '.join(start)
+      )
+    return options
+  if not options.start or options.start[0] not in TAKES_PROCESSES:
+    got = options.start[0] if options.start else None
+    raise launch_options.no_command(options.where, got)
+  options.started = parse(options.start)  # what is wrong with it is told once
+  for name in ('multiprocess', 'coordinator_address', 'process_count'):
+    if getattr(options.started.place, name):
+      raise errors.ConfigError(
+        'launch gives each process its place itself', got=f'--{name}'
+      )
   return options
 
 
-def parse(argv, launch=True):
+def parse(argv):
   """Options of a command line, with `bindings` from `--gin.X=value`."""
-  if launch and argv[:1] == ['launch']:
+  if argv[:1] == ['launch']:
     return parse_launch(argv)
   top, commands = make_parser()
   bindings = [a[len('--gin.') :] for a in argv if a.startswith('--gin.')]
@@ -310,16 +301,8 @@ def parse(argv, launch=True):
   if unknown and getattr(options, 'beam_runner', None):
     options.beam, unknown = unknown, []
   if unknown:
-    raise errors.ConfigError(
-      f'{options.command} has no such option',
-      got=unknown[0].split('=')[0],
-      choices=[
-        name
-        for parser in (commands[options.command], placing)
-        for action in parser._actions  # pylint: disable=protected-access
-        for name in action.option_strings
-      ],
-      fix=f't5x_lite {options.command} --help',
+    raise parsing.no_such_option(
+      options.command, unknown[0], commands[options.command], placing
     )
   if bindings and options.command not in TAKES_RECIPE:
     raise errors.ConfigError(

@@ -38,6 +38,7 @@ from t5x_lite.interop import exporting
 from t5x_lite.interop import importing
 from t5x_lite.interop import inspecting
 from t5x_lite.launch import local
+from t5x_lite.launch import submitting
 
 ANY_CORPUS = 't5/bytes'  # the recipe of `--corpus` with nothing else said
 
@@ -48,6 +49,9 @@ def keep_compiled():
   jax.config.update('jax_compilation_cache_dir', str(folder))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+
+
+say_at_once = functools.partial(print, flush=True)
 
 
 def meet(options, run=None):
@@ -139,7 +143,14 @@ def train(options):
 
 
 def launch(options):
-  return local.run(options.start, options.processes, options.devices)
+  """Starts a command elsewhere or in several processes, or looks after it."""
+  if options.where == 'local':
+    return local.run(options.start, options.processes, options.devices)
+  if options.where not in submitting.BACKENDS:
+    return submitting.act(options, say_at_once)
+  started = options.started
+  run = load(started) if started.command == 'train' else None
+  return submitting.submit(options, run, say_at_once)
 
 
 def evaluate(options):

@@ -13,6 +13,21 @@ class Parser(argparse.ArgumentParser):
     raise errors.ConfigError(message, fix=f'{self.prog} --help')
 
 
+def no_such_option(command, word, *parsers):
+  """The error of an option that none of these parsers has."""
+  return errors.ConfigError(
+    f'{command} has no such option',
+    got=word.split('=')[0],
+    choices=[
+      name
+      for parser in parsers
+      for action in parser._actions  # pylint: disable=protected-access
+      for name in action.option_strings
+    ],
+    fix=f't5x_lite {command} --help',
+  )
+
+
 class Formatter(argparse.RawDescriptionHelpFormatter):
   """Keeps line breaks in the help of an option."""
 

@@ -18,6 +18,11 @@ def _root():
   return inside if inside.is_dir() else package.parent / 'gin'
 
 
+def is_installed(path):
+  """Whether a recipe came with the program."""
+  return pathlib.Path(path).resolve().is_relative_to(_root())
+
+
 def find(name, folder, where=None):
   """The recipe file of a name: in a folder, else among the installed ones."""
   name = os.path.expanduser(name)

@@ -11,10 +11,19 @@ import t5x_lite
 from t5x_lite import cli
 from t5x_lite import decoding_options
 from t5x_lite import errors
+from t5x_lite import launch_options
 from t5x_lite import recipes
 from t5x_lite import specs
 
 COMMANDS = cli.make_parser()[1]
+LAUNCH, PLACES = launch_options.make_parser()
+# What is asked for help, by its words: the parser that answers.
+HELPED = (
+  {(): None}
+  | {(name,): parser for name, parser in COMMANDS.items()}
+  | {('launch',): LAUNCH}
+  | {('launch', name): parser for name, parser in PLACES.items()}
+)
 REQUIRED = {
   'evaluate': ['--workdir=x'],
   'infer': ['--workdir=x'],
@@ -40,23 +49,24 @@ def child(code):
 # -- help ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('name', [None, *COMMANDS])
-def test_help_fits_a_screen_and_says_all(name, capsys, monkeypatch):
+@pytest.mark.parametrize('words', HELPED, ids=' '.join)
+def test_help_fits_a_screen_and_says_all(words, capsys, monkeypatch):
   monkeypatch.setenv('COLUMNS', '80')
   with pytest.raises(SystemExit) as e:
-    cli.main([name, '--help'] if name else ['--help'])
+    cli.main([*words, '--help'])
   assert e.value.code == 0
   said = capsys.readouterr().out
   lines = said.splitlines()
   assert len(lines) <= 24
   assert max(map(len, lines)) <= 80
-  if name is None:
+  if not words:
     assert all(f'\n    {command}' in said for command in COMMANDS)
     return
-  for action in COMMANDS[name]._actions:
-    assert action.help, action.dest
+  for action in HELPED[words]._actions:
+    assert action.help or action.dest in ('where', 'name'), action.dest
     assert all(option in said for option in action.option_strings)
-  assert ('--gin.NAME.FIELD=VALUE' in said) == (name in cli.TAKES_RECIPE)
+  takes = words[0] in cli.TAKES_RECIPE
+  assert ('--gin.NAME.FIELD=VALUE' in said) == takes
 
 
 @pytest.mark.parametrize('name', COMMANDS)
@@ -173,12 +183,17 @@ def test_launch_takes_a_command_and_checks_it():
   [
     (['local'], 'no command to start; expected one of train'),
     (['local', 'recipes'], 'no command to start'),
-    (['here', 'train'], "invalid choice: 'here'"),
+    (['here', 'train'], 'no such place to launch'),
     (['local', '--proceses=2', 'train'], 'did you mean --processes?'),
     (['local', '--processes=0', 'train'], "got '0', expected an int >= 1"),
     (['local', 'train', '--corpsu=x'], 'did you mean --corpus?'),
     (['local', 'train', '--process_count=3'], 'itself; got --process_count'),
-    (['local', '--multiprocess', 'train'], 'itself; got --multiprocess'),
+    (['local', '--multiprocess', 'train'], 'no such option; got --multi'),
+    (['tpu_vn', 'train'], 'did you mean tpu_vm?'),
+    (['gke', '--', 'train'], 'required: --config'),
+    (['local', '--', 'trian'], 'did you mean train?'),
+    (['local', '--config.zone=x', 'train'], 'takes no job spec'),
+    (['status', 'x', '--', 'train'], 'launch status starts nothing'),
   ],
   ids=str,
 )

@@ -9,9 +9,10 @@ ROOT = pathlib.Path(__file__).parents[1]
 # A module imports only from the lines above its own; a folder also from itself.
 LEVELS = """
 errors allocator noise values numbers
-specs processes objects looking_options transfer_options parsing
+specs processes objects looking_options transfer_options parsing accelerators
 storage record watching
 recipes manifest best lines parts decoding_options vocabulary_options
+launch_options
 config partitioning flops metrics profiling
 nn
 models

@@ -64,6 +64,21 @@ def looks_like(name):
   )
 
 
+def local_names(data):
+  """The paths and globs on this machine that a specs.Data reads from."""
+  if isinstance(data.mixture, specs.Mixture):
+    names = [name for name in data.mixture.parts if looks_like(name)]
+  else:
+    names = [data.corpus] if data.corpus else []
+  return [
+    name
+    for name in names
+    if name not in registered()
+    and not name.startswith(_TFDS)
+    and storage.is_local(name)
+  ]
+
+
 def files(name, paths, data):
   """A corpus of files, looked at where Data leaves their documents open."""
   paths = tuple(sorted(map(str, paths)))

@@ -1,0 +1,192 @@
+"""What a job takes along: its command, and the files which that names.
+
+Recipes of the user's own travel with what they include, a vocabulary and the
+modules of tasks as files; they lie in the folder where the command starts, and
+the command names them there.
+"""
+
+import os
+import pathlib
+import re
+
+from t5x_lite import data
+from t5x_lite import errors
+from t5x_lite import partitioning
+from t5x_lite import recipes
+from t5x_lite import storage
+
+MOST = 64 * 2**20  # bytes of all files together
+_INCLUDE = re.compile(r"""^\s*include\s+(['"])(.+?)\1\s*(#.*)?$""")
+
+
+def make(argv, started, run, config):
+  """(the command as the machines run it, {file name: bytes}).
+
+  Args:
+    argv: the command and its options, as the user gave them.
+    started: the same, parsed.
+    run: specs.Run, or None of a command that takes no recipe.
+    config: the job spec.
+
+  Raises:
+    ConfigError: it names what no machine but this one has.
+  """
+  command, files = list(argv), {}
+  for n, name in enumerate(getattr(started, 'gin_file', ())):
+    path = recipes.find(name, pathlib.Path())
+    if recipes.is_installed(path) or not storage.is_local(path):
+      continue
+    kept = f'recipe_{n}_{_plain(path.name)}'
+    files[kept] = _recipe(path).encode()
+    _replace(command, '--gin_file', name, kept)
+  for name in getattr(started, 'task_module', ()):
+    files |= _module(name)
+  for name in config.files:
+    files[os.path.basename(name)] = _read(name, '--config.files')
+  if run is not None:
+    command += _vocabulary(run, files, config)
+    _check_corpus(run, config)
+  size = sum(map(len, files.values()))
+  if size > MOST:
+    raise errors.ConfigError(
+      'a job takes too much along',
+      got=f'{size:,} bytes in {len(files)} files',
+      expected=f'{MOST:,} at most',
+      fix='put what is large on gs://',
+    )
+  return command, files
+
+
+def check_paths(started, config, accelerator):
+  """Refuses a workdir, input or output that not all machines share."""
+  for option in ('workdir', 'input', 'output'):
+    path = getattr(started, option, None)
+    if path in (None, '-') and option != 'workdir':
+      continue
+    if not path:
+      raise errors.ConfigError(
+        'no --workdir', fix='--workdir=gs://BUCKET/runs/NAME'
+      )
+    if is_shared(path, config):
+      continue
+    if config.shared_folders:
+      expected = 'gs://..., or a path in ' + ', '.join(config.shared_folders)
+    else:
+      expected = 'gs://BUCKET/..., or a path in --config.shared_folders'
+    many = accelerator.processes > 1
+    raise errors.ConfigError(
+      f'--{option} is local, and '
+      + (
+        f'{accelerator.processes} machines are to share it'
+        if many
+        else 'is gone with the machine'
+      ),
+      got=path,
+      expected=expected,
+    )
+
+
+def is_shared(path, config):
+  """Whether a path is the same on all machines."""
+  if not storage.is_local(path):
+    return True
+  path = os.path.normpath(os.path.expanduser(path))
+  return any(
+    path.startswith(os.path.normpath(folder) + os.sep)
+    for folder in config.shared_folders
+  )
+
+
+def check_mesh(run, accelerator):
+  """Refuses a mesh, or a batch, that the accelerator can't be cut into."""
+  shape = partitioning.mesh_shape(run.mesh, accelerator.devices)
+  partitioning.check_batch(shape, run.batch_size, run.microbatches)
+
+
+def _plain(name):
+  return re.sub(r'[^\w.-]', '_', name)
+
+
+def _replace(command, option, old, new):
+  """Gives an option another value, in whichever way it was written."""
+  for n, word in enumerate(command):
+    if word == f'{option}={old}':
+      command[n] = f'{option}={new}'
+      return
+    if word == option and command[n + 1 : n + 2] == [old]:
+      command[n + 1] = new
+      return
+  raise AssertionError(option)
+
+
+def _recipe(path):
+  """The text of a recipe, with what it includes of the user's own in place."""
+  lines = []
+  for line in recipes.read(path).splitlines():
+    found = _INCLUDE.match(line)
+    if found:
+      inner = recipes.find(found[2], path.parent)
+      if not recipes.is_installed(inner) and storage.is_local(inner):
+        lines.append(_recipe(inner))
+        continue
+    lines.append(line)
+  return '\n'.join(lines) + '\n'
+
+
+def _read(name, where):
+  path = pathlib.Path(os.path.expanduser(name))
+  if not path.is_file():
+    raise errors.ConfigError(
+      'no such file to take along', where=where, got=name
+    )
+  if path.stat().st_size > MOST:
+    raise errors.ConfigError(
+      'a file is too large to take along',
+      where=path,
+      got=f'{path.stat().st_size:,} bytes',
+      expected=f'{MOST:,} at most',
+      fix='put it on gs://',
+    )
+  return path.read_bytes()
+
+
+def _module(name):
+  """The files of a module in the current folder: itself, or its package."""
+  top = name.split('.')[0]
+  if pathlib.Path(f'{top}.py').is_file():
+    return {f'{top}.py': _read(f'{top}.py', '--task_module')}
+  if pathlib.Path(top).is_dir():
+    return {
+      str(file): _read(file, '--task_module')
+      for file in sorted(pathlib.Path(top).rglob('*.py'))
+    }
+  raise errors.ConfigError(
+    'no such module in this folder',
+    where=f'--task_module={name}',
+    expected=f'{top}.py or {top}/',
+    fix='launch from the folder that it lies in',
+  )
+
+
+def _vocabulary(run, files, config):
+  """The options by which the machines find a vocabulary that is a file here."""
+  name = run.data.vocabulary
+  if not os.path.isfile(os.path.expanduser(name)) or is_shared(name, config):
+    return []
+  kept = _plain(os.path.basename(name))
+  files[kept] = _read(name, 'Data.vocabulary')
+  return [f'--gin.Data.vocabulary={kept}']
+
+
+def _check_corpus(run, config):
+  """Refuses a corpus that lies on this machine alone."""
+  for source in data.corpora.local_names(run.data):
+    if not is_shared(source, config):
+      raise errors.ConfigError(
+        'the machines of the job cannot read this corpus',
+        where='Data.corpus',
+        got=source,
+        expected='gs://BUCKET/..., a registered name, or a path in'
+        ' --config.shared_folders',
+        fix=f'gcloud storage cp {source} gs://BUCKET/',
+      )

@@ -1,0 +1,1 @@
+"""The job specs that are installed; `t5x_lite launch --config=NAME`."""

@@ -1,0 +1,11 @@
+"""16 nodes of eight GPUs."""
+
+from t5x_lite.launch import jobs
+
+
+def get_config():
+  return jobs.spec(
+    accelerator='gpu-8',
+    slices=16,
+    recipe='t5/1_1_xl',
+  )

@@ -1,0 +1,117 @@
+"""The commands of `t5x_lite launch`, whatever runs the job."""
+
+import os
+
+from t5x_lite.launch import bundle
+from t5x_lite.launch import gke
+from t5x_lite.launch import jobs
+from t5x_lite.launch import plans
+from t5x_lite.launch import slurm
+from t5x_lite.launch import tpu_vm
+
+from t5x_lite import errors
+from t5x_lite import storage
+
+# Each has check, plan, submit, status, logs, watch, stop and delete.
+BACKENDS = {'tpu_vm': tpu_vm, 'gke': gke, 'slurm': slurm}
+
+
+def submit(options, run, say):
+  """Launches a command, and follows it unless told to leave.
+
+  Args:
+    options: of `launch`; `start` is the command, and `started` the same parsed.
+    run: its specs.Run, or None of a command that takes no recipe.
+    say: prints a line.
+
+  Returns:
+    The exit code of the job; 0 if it is not followed.
+  """
+  backend = BACKENDS[options.where]
+  config = jobs.load(options.config, options.config_bindings)
+  accelerator = jobs.accelerator(config)
+  started = options.started
+  backend.check(config, accelerator)
+  shared = config.copy_and_resolve_references()
+  if backend is slurm:  # its nodes see the folders of this one
+    shared.shared_folders = ('/',)
+  bundle.check_paths(started, shared, accelerator)
+  if run is not None:
+    bundle.check_mesh(run, accelerator)
+  command, files = bundle.make(options.start, started, run, shared)
+  job = jobs.Job(
+    _name(options, started),
+    options.where,
+    config.to_dict(),
+    command,
+    files,
+  )
+  if options.dry_run:
+    say(f'{job.name} on {accelerator}; nothing is done')
+    plans.show(backend.plan(job), say)
+    return 0
+  old = jobs.find(job.name)
+  if old is not None and (old.backend, old.config, old.command) != (
+    job.backend,
+    job.config,
+    job.command,
+  ):
+    raise errors.ConfigError(
+      'another job of this name was launched here',
+      where=f'--name={job.name}',
+      got=' '.join(old.command[:6]) + f' on {old.backend}',
+      fix=f'another --name; or t5x_lite launch delete {job.name}',
+    )
+  if old is not None:
+    job.state = old.state
+    say(f'{job.name} was launched here before: going on with it')
+  job.save()
+  return backend.submit(job, not options.detach, say)
+
+
+def _name(options, started):
+  if options.name:
+    return jobs.check_name(options.name)
+  path = started.workdir.rstrip('/')
+  return jobs.check_name(os.path.basename(path), '--name')
+
+
+def act(options, say):
+  """status, logs, watch, stop or delete, of a job that was launched."""
+  if options.name is None:
+    return listing(say)
+  job = jobs.find(options.name)
+  if job is None:
+    job = _elsewhere(options)
+  backend = BACKENDS[job.backend]
+  verb = getattr(backend, options.where)
+  more = {'force': options.force} if options.where == 'delete' else {}
+  return verb(job, say=say, **more) or 0
+
+
+def _elsewhere(options):
+  """A Job that another machine launched, by its name and spec alone."""
+  if not (options.backend and options.config):
+    near = jobs.nearest(options.name)
+    raise errors.ConfigError(
+      'no job of this name was launched here',
+      got=options.name,
+      choices=jobs.known(),
+      fix=None
+      if near
+      else 'name where it runs: --backend=tpu_vm --config=NAME'
+      ' --config.zone=ZONE',
+    )
+  config = jobs.load(options.config, options.config_bindings)
+  BACKENDS[options.backend].check(config, jobs.accelerator(config))
+  return jobs.Job(options.name, options.backend, config.to_dict(), [])
+
+
+def listing(say):
+  """The jobs that were launched here."""
+  found = [jobs.find(name) for name in jobs.known()]
+  if not found:
+    say(f'no job was launched here, says {storage.path(jobs.folder())}')
+  for job in found:
+    say(f'{job.name}  {job.backend}  {job.accelerator}')
+  return 0
