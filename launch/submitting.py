@@ -2,15 +2,14 @@
 
 import os
 
+from t5x_lite import errors
+from t5x_lite import storage
 from t5x_lite.launch import bundle
 from t5x_lite.launch import gke
 from t5x_lite.launch import jobs
 from t5x_lite.launch import plans
 from t5x_lite.launch import slurm
 from t5x_lite.launch import tpu_vm
-
-from t5x_lite import errors
-from t5x_lite import storage
 
 # Each has check, plan, submit, status, logs, watch, stop and delete.
 BACKENDS = {'tpu_vm': tpu_vm, 'gke': gke, 'slurm': slurm}

@@ -124,10 +124,10 @@ class Accelerator:
     times = f'{self.slices} x ' if self.slices > 1 else ''
     if not self.is_tpu:
       return f'{times}node of {self.chips} GPUs'
-    counted = 'chips' if KINDS[self.kind].cores == 1 else 'cores'
+    cores = f'{self.number} cores: ' * (KINDS[self.kind].cores > 1)
     return (
-      f'{times}{self.name} ({self.number} {counted}: {self.chips} chips,'
-      f' {self.shape}, {self.hosts} host{"s" * (self.hosts > 1)})'
+      f'{times}{self.name} ({cores}{self.chips} chips, {self.shape},'
+      f' {self.hosts} host{"s" * (self.hosts > 1)})'
     )
 
 
@@ -166,7 +166,7 @@ def parse(text, slices=1, where=None):
       choices=[*names(), *(f'{gpu}-8' for gpu in GPUS)],
     )
   slices, number = int(found[1] or slices), int(found[3])
-  if slices < 1 or number < 1:
+  if min(slices, number) < 1:
     raise errors.ConfigError('an accelerator of none', where=where, got=text)
   if kind in GPUS:
     return Accelerator(kind, number, slices, number, 1, None, number * slices)

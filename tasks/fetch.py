@@ -21,10 +21,9 @@ import tempfile
 import zipfile
 import zlib
 
-from t5x_lite.tasks import fetched
-
 from t5x_lite import errors
 from t5x_lite import storage
+from t5x_lite.tasks import fetched
 
 _MOST = 1 << 29  # bytes of text of a thing
 _SCRATCH = '.fetch.'

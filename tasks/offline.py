@@ -8,12 +8,11 @@ import functools
 import importlib
 from typing import NamedTuple
 
+from t5x_lite.data import definitions
 from t5x_lite.tasks import answers
 from t5x_lite.tasks import fetched
 from t5x_lite.tasks import metrics
 from t5x_lite.tasks import readers
-
-from t5x_lite.data import definitions
 
 _SPLITS = ('train', 'validation', 'test')
 _ACCURACY = (metrics.accuracy,)

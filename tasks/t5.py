@@ -7,12 +7,11 @@ TensorFlow Datasets, of whichever version is on the machine.
 
 import functools
 
+from t5x_lite.data import definitions
 from t5x_lite.tasks import answers
 from t5x_lite.tasks import metrics
 from t5x_lite.tasks import t5_text
 from t5x_lite.tasks import tfds_reading
-
-from t5x_lite.data import definitions
 
 _THREE = ('train', 'validation', 'test')
 _ENTAILMENT = ('entailment', 'not_entailment')

@@ -9,10 +9,10 @@ import tarfile
 import zipfile
 
 import pytest
-from t5x_lite.tasks import fetch
-from t5x_lite.tasks import fetched
 
 from t5x_lite import errors
+from t5x_lite.tasks import fetch
+from t5x_lite.tasks import fetched
 
 QUIZ = 'usr/share/games/bsdgames/quiz/'
 

@@ -7,13 +7,13 @@ import struct
 import zlib
 
 import pytest
+
+from t5x_lite import errors
 from t5x_lite.tasks import fetch
 from t5x_lite.tasks import fetched
 from t5x_lite.tasks import offline
 from t5x_lite.tasks import readers
 from t5x_lite.tasks import supervised
-
-from t5x_lite import errors
 
 MAIL = b"""From a@b.example Mon Aug 26 2002
 Received: from spam.example

@@ -3,6 +3,7 @@
 import collections
 
 import pytest
+
 from t5x_lite.tasks import fetched
 from t5x_lite.tasks import offline
 from t5x_lite.tasks import readers

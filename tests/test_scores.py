@@ -5,14 +5,14 @@ import types
 
 import numpy as np
 import pytest
-from t5x_lite.tasks import fetch
-from t5x_lite.tasks import fetched
 
 from t5x_lite import measures
 from t5x_lite import results
 from t5x_lite import scores
 from t5x_lite.data import tasks
 from t5x_lite.data import vocabularies
+from t5x_lite.tasks import fetch
+from t5x_lite.tasks import fetched
 
 BYTES = vocabularies.Bytes(extra_ids=100)
 LENGTHS = {'inputs': 64, 'targets': 16}

@@ -4,9 +4,8 @@ import re
 import struct
 import zlib
 
-from t5x_lite.tasks import readers
-
 from t5x_lite import errors
+from t5x_lite.tasks import readers
 
 KJV = 'engKJV2006eb', 'kjv'  # a module, and how its verses are counted
 WEB = 'engWEB2015eb', 'nrsva'

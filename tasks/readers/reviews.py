@@ -4,9 +4,8 @@ import bz2
 import lzma
 import zlib
 
-from t5x_lite.tasks import readers
-
 from t5x_lite import errors
+from t5x_lite.tasks import readers
 
 _SPLITS = {'testing_data': 'test', 'training_data': None}
 
