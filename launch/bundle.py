@@ -99,8 +99,9 @@ def is_shared(path, config):
 
 def check_mesh(run, accelerator):
   """Refuses a mesh, or a batch, that the accelerator can't be cut into."""
-  shape = partitioning.mesh_shape(run.mesh, accelerator.devices)
-  partitioning.check_batch(shape, run.batch_size, run.microbatches)
+  slices = accelerator.slices if accelerator.is_tpu else 1
+  shape = partitioning.check_mesh(run.mesh, accelerator.devices, slices)
+  partitioning.check_batch(shape, run.batch_size, run.microbatches, slices)
 
 
 def _plain(name):

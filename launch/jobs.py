@@ -309,6 +309,7 @@ class Job:
     """What follows `python -m t5x_lite` in each process, but for its place."""
     return [
       *self.command,
+      f'--device_count={self.accelerator.devices}',
       f'--initialization_timeout={self.spec.arrival_timeout}',
     ]
 

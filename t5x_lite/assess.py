@@ -53,6 +53,7 @@ def saved(
       if which == 'all' and step not in processes.first(saver.steps):
         say(f'step {step} is gone meanwhile: left out')
         continue
+      processes.same(f'step {step} of {workdir}', saver.fingerprint(step))
       settings = infer.read_run(saver, step)
       if settings != run:
         run = settings

@@ -235,6 +235,12 @@ def add_place(add):
   wait = dict(type=values.positive, metavar='SECONDS')
   add('--initialization_timeout', **wait, default=300, help='to meet: 300')
   add('--heartbeat_timeout', **wait, default=30, help='of silence: 30')
+  add(
+    '--device_count',
+    type=values.positive,
+    metavar='N',
+    help='that all must have together; default: any',
+  )
 
 
 def parse_launch(argv):

@@ -3,12 +3,10 @@
 import dataclasses
 import functools
 import json
-import platform
 import sys
 
 import jax
 
-import t5x_lite
 from t5x_lite import assess
 from t5x_lite import bulk
 from t5x_lite import caching
@@ -18,12 +16,14 @@ from t5x_lite import decoding_options
 from t5x_lite import errors
 from t5x_lite import fit as fitting
 from t5x_lite import infer as inference
+from t5x_lite import installation
 from t5x_lite import lines as inputs
 from t5x_lite import looking
 from t5x_lite import metrics
 from t5x_lite import models
 from t5x_lite import outline
 from t5x_lite import portrait
+from t5x_lite import preflight
 from t5x_lite import processes
 from t5x_lite import profiling
 from t5x_lite import quickstart as guided
@@ -70,6 +70,7 @@ def meet(options, run=None):
   if at.multiprocess:
     place = processes.detect()
   elif not given:
+    preflight.check_devices(at.device_count)
     return
   elif len(given) < 3:
     raise errors.ConfigError(
@@ -82,19 +83,20 @@ def meet(options, run=None):
   place = dataclasses.replace(
     place, timeout=at.initialization_timeout, silence=at.heartbeat_timeout
   )
-  facts = {
-    'the version of t5x_lite': t5x_lite.__version__,
-    'the version of JAX': jax.__version__,
-    'the version of Python': '.'.join(platform.python_version_tuple()[:2]),
-  }
+  versions = installation.versions()
+  code = installation.code(getattr(options, 'task_module', ()))
+  facts = {f'the version of {name}': found for name, found in versions.items()}
+  facts |= {f'the code of {file}': found for file, found in code.items()}
+  if run is not None:
+    facts |= record.flatten(record.record(run))
+  facts['--device_count'] = at.device_count
   facts |= {
     f'--{name}': value
     for name, value in vars(options).items()
     if name not in ('place', 'debug')
   }
-  if run is not None:
-    facts |= record.flatten(record.record(run))
   processes.join(place, facts)
+  preflight.check_devices(at.device_count)
 
 
 def load(options):
@@ -204,6 +206,7 @@ def infer(options):
   meet(options)
   keep_compiled()
   predictor = inference.Predictor(options.workdir, options.step)
+  processes.same(f'the checkpoint in {options.workdir}', predictor.fingerprint)
   bulk.run(predictor, lines, task, options.output, options.shard)
 
 

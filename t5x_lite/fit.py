@@ -1,9 +1,9 @@
 """A training run: what it needs is opened, checked and handed to its loop."""
 
 import contextlib
+import json
 import signal
 import time
-import uuid
 
 import jax
 
@@ -11,10 +11,12 @@ from t5x_lite import best
 from t5x_lite import checkpoints
 from t5x_lite import data
 from t5x_lite import errors
+from t5x_lite import installation
 from t5x_lite import loop
 from t5x_lite import measures as measuring
 from t5x_lite import metrics
 from t5x_lite import partitioning
+from t5x_lite import preflight
 from t5x_lite import pretrained
 from t5x_lite import processes
 from t5x_lite import record as records
@@ -76,22 +78,6 @@ def _open_store(name, run, vocabulary, say, count, runner):
   return store
 
 
-def check_shared(workdir):
-  """Refuses a workdir that is another folder in another process."""
-
-  def mark():
-    name = f'.seen-by-{uuid.uuid4().hex}'
-    storage.write_text(workdir / name, '')
-    return name
-
-  if processes.count() > 1:
-    file = workdir / processes.first(mark)
-    processes.same(
-      f'whether they see {file}: all share a workdir', file.exists()
-    )
-    processes.first(lambda: file.unlink(missing_ok=True))
-
-
 def resumable(run, record, saver, say):
   """The step to go on from, or None; refuses another model or objective."""
   step = saver.latest()
@@ -139,6 +125,18 @@ def check_data(saver, step, fingerprint):
     )
 
 
+def describe(record):
+  """By what a run is made, other than its settings: a dict of plain JSON."""
+  return {
+    'recipe': records.digest(record),
+    'code': installation.digest(installation.code(data.tasks.imported)),
+    'versions': installation.versions(),
+    'processes': processes.count(),
+    'devices': jax.device_count(),
+    'device_kind': jax.devices()[0].device_kind,
+  }
+
+
 def fit(
   run,
   workdir,
@@ -169,8 +167,7 @@ def fit(
     program = train.Program.build(run, mesh)
     vocabulary = data.load_vocabulary(run.data)
     data.check(run, vocabulary)
-    storage.make_folder(workdir)
-    check_shared(workdir)
+    preflight.check_workdir(workdir)
     record = records.record(run)
     alone = contextlib.nullcontext()
     with (
@@ -210,8 +207,17 @@ def fit(
         say,
       )
       measures.check(wanted)
+      installed = describe(record)
+      if processes.count() > 1:
+        say(
+          '{processes} processes on {devices} devices: recipe {recipe}, code '
+          '{code}'.format(**installed)
+        )
       if processes.is_first():
         storage.write_text(workdir / 'config.json', records.to_json(record))
+        storage.write_text(
+          workdir / 'installation.json', json.dumps(installed, indent=2) + '\n'
+        )
         data.keep_vocabulary(run.data, vocabulary, workdir)
       for line in partitioning.unsharded(
         program.model.abstract, program.model.axes, mesh

@@ -43,34 +43,91 @@ RULES = {
 }
 
 
-def mesh_shape(spec, num_devices):
-  """The sizes of the mesh's axes, with -1 filled in.
+def check_mesh(spec, num_devices, slices=1):
+  """The sizes of the mesh's axes, with -1 filled in; looks at no device.
+
+  Args:
+    spec: specs.Mesh.
+    num_devices: of all slices together.
+    slices: TPU pods, joined by a data-centre network.
 
   Raises:
-    ConfigError: the sizes do not multiply to the number of devices.
+    ConfigError: it does not fit; the nearest that do are named.
   """
-  sizes = {name: getattr(spec, name) for name in AXES}
-  free = [name for name, size in sizes.items() if size == -1]
-  fixed = math.prod(size for size in sizes.values() if size != -1)
-  said = ' x '.join(f'{name} {size}' for name, size in sizes.items())
-  if len(free) > 1:
+  shape = {name: getattr(spec, name) for name in AXES}
+  free = list(shape.values()).count(-1)
+  fixed = math.prod(size for size in shape.values() if size != -1)
+  said = ' x '.join(f'{name} {size}' for name, size in shape.items())
+  if free > 1:
     raise errors.ConfigError(
       'Mesh has more than one axis of -1',
       got=said,
       expected='one at most; it takes the devices that the others leave',
     )
   if num_devices % fixed or (not free and fixed != num_devices):
-    divisors = [n for n in range(1, num_devices + 1) if not num_devices % n]
-    raise errors.ConfigError(
-      f'Mesh does not fit {num_devices} devices',
-      got=said,
-      expected=f'a product of {num_devices}',
-      fix='use axes that divide it (' + ', '.join(map(str, divisors)) + ')'
-      ' and -1 for one of them',
+    what, rule = f'{num_devices} devices', f'a product of {num_devices}'
+  else:
+    rest = num_devices // fixed
+    sizes = {k: rest if size == -1 else size for k, size in shape.items()}
+    if batch_shards(sizes) % slices == 0:
+      return sizes
+    what = f'{slices} slices'
+    rule = (
+      f'replica x data x fsdp to be a multiple of {slices}: tensor and sequence'
+      ' stay within a slice'
     )
-  for name in free:
-    sizes[name] = num_devices // fixed
-  return sizes
+  nearest = nearest_meshes(shape, num_devices, slices)
+  raise errors.ConfigError(
+    f'Mesh does not fit {what}',
+    got=said,
+    expected=rule,
+    fix=', or '.join(_changes(shape, found) for found in nearest) or None,
+  )
+
+
+def nearest_meshes(shape, devices, slices=1, batch_size=None):
+  """At most three meshes that fit, the nearest first.
+
+  The nearest changes the fewest axes, and these by the least factor; of two
+  that do it alike, the one that shares more data.
+
+  Args:
+    shape: {axis: size}; an axis of -1 stays one.
+    devices: that the sizes are to multiply to.
+    slices: that the axes of a batch are to span.
+    batch_size: of a microbatch, that is to divide; None: any.
+
+  Returns:
+    A list of {axis: size}.
+  """
+  found = []
+  for sizes in _products(devices, len(AXES)):
+    filled = dict(zip(AXES, sizes, strict=True))
+    shards = batch_shards(filled)
+    if shards % slices or (batch_size is not None and batch_size % shards):
+      continue
+    mesh = {k: -1 if shape[k] == -1 else size for k, size in filled.items()}
+    pairs = [(n, shape[k]) for k, n in mesh.items() if n != shape[k]]
+    factor = math.prod(max(pair) / min(pair) for pair in pairs)
+    more = [-filled[k] for k in ('data', 'fsdp', 'replica', 'tensor')]
+    found.append((len(pairs), factor, more, list(mesh.items())))
+  return [dict(mesh) for *_, mesh in sorted(found)[:3]]
+
+
+@functools.lru_cache
+def _products(number, count):
+  """All ways to write a number as a product of so many, in order."""
+  if count == 1:
+    return [(number,)]
+  divisors = [n for n in range(1, number + 1) if number % n == 0]
+  return [(n, *x) for n in divisors for x in _products(number // n, count - 1)]
+
+
+def _changes(old, new):
+  """The options that make one shape of a mesh another."""
+  return ' '.join(
+    f'--gin.Mesh.{k}={size}' for k, size in new.items() if size != old[k]
+  )
 
 
 def all_devices():
@@ -94,9 +151,12 @@ def make_mesh(spec, devices=None):
   out so that the outer axes alone cross from slice to slice.
   """
   devices = all_devices() if devices is None else devices
-  shape = mesh_shape(spec, len(devices))
-  slices = len({getattr(device, 'slice_index', 0) for device in devices})
-  across = _across_slices(shape, slices)
+  slices = count_slices(devices)
+  shape = check_mesh(spec, len(devices), slices)
+  across, rest = [], slices  # of each axis: as the outermost that can
+  for name, size in shape.items():
+    across.append(math.gcd(size, rest) if name in RULES['batch'] else 1)
+    rest //= across[-1]
   within = [size // n for size, n in zip(shape.values(), across, strict=True)]
   # Any mesh that multiplies to the devices is laid out, on a torus as well as
   # that shape allows.
@@ -112,23 +172,9 @@ def make_mesh(spec, devices=None):
   return jax.sharding.Mesh(laid, AXES, axis_types=types)
 
 
-def _across_slices(shape, slices):
-  """How many slices each axis spans: as the outermost axes that can."""
-  rest, across = slices, []
-  for name, size in shape.items():
-    spans = math.gcd(size, rest) if name in RULES['batch'] else 1
-    across.append(spans)
-    rest //= spans
-  if rest > 1:
-    said = ' x '.join(f'{name} {size}' for name, size in shape.items())
-    raise errors.ConfigError(
-      f'Mesh does not fit {slices} slices',
-      got=said,
-      expected=f'replica x data x fsdp to be a multiple of {slices}: tensor and'
-      ' sequence stay within a slice',
-      fix=f'--gin.Mesh.replica={slices}',
-    )
-  return across
+def count_slices(devices):
+  """Of how many TPU pods these devices are; 1 of anything else."""
+  return len({getattr(device, 'slice_index', 0) for device in devices})
 
 
 def batch_shards(mesh_axes):
@@ -136,18 +182,31 @@ def batch_shards(mesh_axes):
   return math.prod(mesh_axes[axis] for axis in RULES['batch'])
 
 
-def check_batch(mesh_axes, batch_size, microbatches=1):
-  """Refuses a batch that the mesh can't share out evenly."""
+def check_batch(mesh_axes, batch_size, microbatches=1, slices=1):
+  """Refuses a batch that the mesh can't share out evenly.
+
+  Args:
+    mesh_axes: {axis: size}, as of `check_mesh`.
+    batch_size: rows.
+    microbatches: parts of it, one after the other.
+    slices: as of `check_mesh`.
+  """
   shards = batch_shards(mesh_axes)
   unit = shards * microbatches
   if batch_size % unit:
     below = batch_size // unit * unit
+    ways = [' or '.join(str(n) for n in (below, below + unit) if n)]
+    rows, left = divmod(batch_size, microbatches)
+    if not left:
+      devices = math.prod(mesh_axes.values())
+      nearest = nearest_meshes(mesh_axes, devices, slices, rows)[:1]
+      ways += [_changes(mesh_axes, mesh) for mesh in nearest]
     raise errors.ConfigError(
       'Run.batch_size does not divide over the mesh',
       got=f'{batch_size} rows in {microbatches} microbatch(es) over {shards}'
       ' devices of the axes ' + ', '.join(RULES['batch']),
       expected=f'a multiple of {unit}',
-      fix='use ' + ' or '.join(str(n) for n in (below, below + unit) if n),
+      fix='use ' + ', or '.join(ways),
     )
 
 

@@ -1,6 +1,7 @@
 """The record of a run: all of its settings as plain JSON, and back."""
 
 import dataclasses
+import hashlib
 import json
 
 from t5x_lite import errors
@@ -66,6 +67,11 @@ def record(run):
 def to_json(recorded):
   """A record as text, in the order of the fields."""
   return json.dumps(recorded, indent=2, ensure_ascii=False) + '\n'
+
+
+def digest(recorded):
+  """A short digest of a record: equal digests, equal settings."""
+  return hashlib.sha256(to_json(recorded).encode()).hexdigest()[:12]
 
 
 def from_record(recorded, where='record'):

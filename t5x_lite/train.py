@@ -158,7 +158,10 @@ class Program:
   @classmethod
   def build(cls, run, mesh):
     """Checks that the run fits the mesh; allocates nothing."""
-    partitioning.check_batch(mesh.shape, run.batch_size, run.microbatches)
+    slices = partitioning.count_slices(mesh.devices.flat)
+    partitioning.check_batch(
+      mesh.shape, run.batch_size, run.microbatches, slices
+    )
     kernels.check(run.model, mesh)
     model = models.build(run.model)
     optimizer = optimizers.build(run.optimizer, model.axes, run.steps)

@@ -10,10 +10,11 @@ ROOT = pathlib.Path(__file__).parents[1]
 LEVELS = """
 errors allocator noise values numbers
 specs processes objects looking_options transfer_options parsing accelerators
-storage record watching
+storage record watching installation
 recipes manifest best lines parts decoding_options vocabulary_options
 launch_options
 config partitioning flops metrics profiling
+preflight
 nn
 models
 losses optimizers corruptions stored

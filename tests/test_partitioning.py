@@ -1,5 +1,9 @@
 """Meshes, and where arrays lie on them."""
 
+import itertools
+import math
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -25,7 +29,7 @@ def test_nanot5_12_all_devices_are_used():
   [
     ({'data': 2, 'fsdp': 2}, 'a product of 8'),  # t5x: used 4 of 8 silently
     ({'data': 16}, 'a product of 8'),
-    ({'tensor': 3}, '1, 2, 4, 8'),
+    ({'tensor': 3}, 'fix: --gin.Mesh.tensor=4, or --gin.Mesh.tensor=2, or'),
     ({'data': -1, 'fsdp': -1}, 'one at most'),
   ],
 )
@@ -37,8 +41,11 @@ def test_t5x_410_608_580_and_defect_3_a_mesh_is_what_it_says(axes, said):
 
 def test_wrong_batches_are_refused_with_those_that_fit():
   shape = mesh(data=4, tensor=2).shape
-  with pytest.raises(errors.ConfigError, match='use 4 or 8'):
+  with pytest.raises(errors.ConfigError) as wrong:
     partitioning.check_batch(shape, 6)
+  assert str(wrong.value).endswith(
+    'fix: use 4 or 8, or --gin.Mesh.data=2 --gin.Mesh.tensor=4'
+  )
   with pytest.raises(errors.ConfigError, match='use 8 or 16'):
     partitioning.check_batch(shape, 12, microbatches=2)
   partitioning.check_batch(shape, 16, microbatches=2)
@@ -131,8 +138,76 @@ def test_maxtext_1434_only_outer_axes_cross_from_slice_to_slice(axes):
 
 def test_a_mesh_that_would_cross_slices_inside_is_refused():
   devices = [Device(n, n // 4) for n in range(8)]
-  with pytest.raises(errors.ConfigError, match='fix: --gin.Mesh.replica=2'):
-    partitioning.make_mesh(specs.Mesh(data=1, tensor=8), devices)
+  with pytest.raises(errors.ConfigError) as wrong:
+    partitioning.make_mesh(specs.Mesh(tensor=8), devices)
+  assert 'Mesh does not fit 2 slices' in str(wrong.value)
+  assert 'fix: --gin.Mesh.tensor=4, or' in str(wrong.value)
+
+
+AXES = partitioning.AXES
+CHIPS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+
+
+def shapes(devices):
+  """All meshes of so many devices, by trial."""
+  sizes = [n for n in range(1, devices + 1) if devices % n == 0]
+  return [
+    dict(zip(AXES, found, strict=True))
+    for found in itertools.product(sizes, repeat=len(AXES))
+    if math.prod(found) == devices
+  ]
+
+
+def distance(old, new):
+  """(axes that change, by what factor in all)."""
+  pairs = [(old[k], new[k]) for k in AXES if old[k] != new[k]]
+  return len(pairs), math.prod(max(pair) / min(pair) for pair in pairs)
+
+
+@pytest.mark.parametrize('slices', [1, 2])
+def test_the_nearest_meshes_are_no_farther_than_any_that_fits(slices):
+  """Of a mesh of any of these numbers of devices, on any other of them."""
+  counted, bits = 0, np.random.default_rng(0)
+  for devices in CHIPS:
+    fits = [
+      mesh
+      for mesh in shapes(devices)
+      if mesh['replica'] * mesh['data'] * mesh['fsdp'] % slices == 0
+    ]
+    assert all(
+      partitioning.nearest_meshes(m, devices, slices)[0] == m for m in fits
+    )
+    for others in CHIPS:
+      for old in bits.permutation(shapes(others))[:6]:
+        free = bits.choice([None, *AXES])
+        old = old | ({free: -1} if free else {})
+        # What -1 stands for is no change.
+        ways = {
+          tuple((mesh | ({free: -1} if free else {})).items()) for mesh in fits
+        }
+        ways = sorted(distance(old, dict(mesh)) for mesh in ways)
+        found = partitioning.nearest_meshes(old, devices, slices)
+        assert [distance(old, mesh) for mesh in found] == ways[:3]
+        for mesh in found:
+          counted += 1
+          sizes = partitioning.check_mesh(specs.Mesh(**mesh), devices, slices)
+          assert math.prod(sizes.values()) == devices
+  assert counted > 1000
+  assert not partitioning.nearest_meshes(dict.fromkeys(AXES, 1), 3, 2)
+
+
+@pytest.mark.parametrize('devices', CHIPS)
+def test_a_mesh_named_for_a_batch_takes_it(devices):
+  for shape in shapes(devices)[:40]:
+    for batch_size, microbatches in ((6, 1), (12, 2), (30, 3), (64, 1)):
+      try:
+        partitioning.check_batch(shape, batch_size, microbatches)
+      except errors.ConfigError as e:
+        options = e.fix.split(', or ')[-1]
+        said = dict(re.findall(r'--gin.Mesh.(\w+)=(\d+)', options))
+        mesh = shape | {name: int(size) for name, size in said.items()}
+        assert math.prod(mesh.values()) == devices
+        partitioning.check_batch(mesh, batch_size, microbatches)
 
 
 def test_each_process_brings_its_rows():

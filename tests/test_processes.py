@@ -94,6 +94,33 @@ def test_processes_that_run_something_else_are_named():
     )
 
 
+def test_those_that_differ_are_counted_and_the_first_few_named():
+  version = dict.fromkeys(range(64), '0.12') | dict.fromkeys(
+    range(9, 16), '0.11'
+  )
+  facts = {'the version of flax': version, 'seed': {0: 1, 1: 2}}
+  with pytest.raises(errors.DeviceError) as wrong:
+    meeting.compare(facts)
+  assert str(wrong.value).startswith(
+    'processes differ in the version of flax and in 1 more (seed); got 0.11 in '
+    '7 processes (9, 10, 11, 12, ...), expected 0.12, as in 57 processes '
+    '(0, 1, 2, 3, ...)'
+  )
+
+
+def test_the_odd_one_is_named_if_it_is_process_0_too():
+  with pytest.raises(errors.DeviceError) as wrong:
+    meeting.compare({'seed': {0: None, 1: 2, 2: 2}})
+  assert 'got none in process 0, expected 2, as in 2 processes (1, 2)' in str(
+    wrong.value
+  )
+
+
+def test_what_process_0_lacks_is_a_difference():
+  for error in meet(2, {0: {}, 1: {'the code of my.py': 'a'}}).values():
+    assert 'differ in the code of my.py; got a in process 1' in str(error)
+
+
 def test_two_runs_at_one_address():
   address = free_address()
   with socket.create_server(('127.0.0.1', int(address.split(':')[1]))):

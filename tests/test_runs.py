@@ -21,15 +21,12 @@ from t5x_lite import cli
 from t5x_lite import commands
 from t5x_lite import config
 from t5x_lite import data
-from t5x_lite import errors
-from t5x_lite import fit
 from t5x_lite import loop
 from t5x_lite import partitioning
 from t5x_lite import processes
 from t5x_lite import recipes
 from t5x_lite import record
 from t5x_lite import train as train_lib
-from t5x_lite.processes import meeting
 from tests import runs
 
 
@@ -377,22 +374,6 @@ def test_nemo_rl_3504_one_process_writes(train, tmp_path, monkeypatch):
   assert train(tmp_path) == ''
   assert [path.name for path in tmp_path.iterdir()] == ['checkpoints']
   assert not kept and runs.steps(tmp_path) == [3, 6]
-
-
-def test_orbax_999_a_workdir_that_is_not_shared_is_refused(
-  tmp_path, monkeypatch
-):
-  """orbax#999: a save by several hosts to folders of their own."""
-
-  def same(name, value):
-    meeting.compare({name: {0: True, 1: value}})
-
-  monkeypatch.setattr(processes, 'count', lambda: 2)
-  monkeypatch.setattr(processes, 'same', same)
-  fit.check_shared(tmp_path)
-  monkeypatch.setattr(processes, 'first', lambda write: 'written elsewhere')
-  with pytest.raises(errors.DeviceError, match='differ in whether they see'):
-    fit.check_shared(tmp_path)
 
 
 def test_nanot5_11_21_27_a_text_file_is_all_that_it_takes(corpus, tmp_path):

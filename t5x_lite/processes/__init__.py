@@ -68,12 +68,22 @@ def first(make):
   return make() if _group is None else _group.first(make)
 
 
+def agree(value, check):
+  """Calls `check`, in process 0, with the values that all processes have.
+
+  A UserError that it raises is raised in every process.
+
+  Args:
+    value: plain JSON.
+    check: a function of the list of the values, by process.
+  """
+  values = [value] if _group is None else _group.gather(value)
+  first(lambda: check(values))
+
+
 def same(name, value):
   """Raises a DeviceError, in every process, unless all have the same value."""
-  if _group is None:
-    return
-  values = _group.gather(value)
-  first(lambda: meeting.compare({name: dict(enumerate(values))}))
+  agree(value, lambda values: meeting.compare({name: dict(enumerate(values))}))
 
 
 def stop_at(step, wanted):

@@ -10,6 +10,8 @@ import time
 from t5x_lite import errors
 from t5x_lite.processes import peer as peers
 
+_SOME = 4  # of many, as many are named
+
 
 @dataclasses.dataclass(frozen=True)
 class Place:
@@ -74,18 +76,47 @@ def split(address):
   return host.strip('[]'), int(port)
 
 
+def group(values):
+  """Who has which value of {process: value}: the most frequent one first.
+
+  Returns:
+    A list of (value, processes); of two as frequent, that of the first process.
+  """
+  found = {}
+  for n, value in sorted(values.items()):
+    key = json.dumps(value, sort_keys=True)
+    found.setdefault(key, (value, []))[1].append(n)
+  return sorted(found.values(), key=lambda pair: -len(pair[1]))
+
+
+def named(indices):
+  """Some processes, in words: the first few of many."""
+  if len(indices) == 1:
+    return f'process {indices[0]}'
+  some = ', '.join(map(str, indices[:_SOME]))
+  more = ', ...' * (len(indices) > _SOME)
+  return f'{len(indices)} processes ({some}{more})'
+
+
 def compare(facts):
   """Raises unless each fact, a dict of process to value, is one value."""
-  for name, values in facts.items():
-    others = [n for n, value in values.items() if value != values[0]]
-    if others:
-      raise errors.DeviceError(
-        f'processes differ in {name}',
-        got=f'{values[others[0]]} in process {others[0]}'
-        + (f' and {len(others) - 1} more' if others[1:] else ''),
-        expected=f'{values[0]}, as in process 0',
-        fix='start all of them by the same command and installation',
-      )
+  differ = [name for name in facts if len(group(facts[name])) > 1]
+  if not differ:
+    return
+  (usual, most), *others = group(facts[differ[0]])
+  more = ', '.join(differ[1:_SOME]) + ', ...' * (len(differ) > _SOME)
+  raise errors.DeviceError(
+    f'processes differ in {differ[0]}'
+    + (f' and in {len(differ) - 1} more ({more})' if more else ''),
+    got=', '.join(f'{_brief(x)} in {named(who)}' for x, who in others),
+    expected=f'{_brief(usual)}, as in {named(most)}',
+    fix='start all of them by the same command and installation',
+  )
+
+
+def _brief(value):
+  text = 'none' if value is None else str(value)
+  return text if len(text) <= 100 else f'{text[:100]}...'
 
 
 def call_roll(place, facts):
@@ -114,9 +145,8 @@ def call_roll(place, facts):
   try:
     with server:
       _answer(server, place, found, said)
-    compare(
-      {name: {n: said[n].get(name) for n in sorted(said)} for name in facts}
-    )
+    names = dict.fromkeys(name for n in sorted(said) for name in said[n])
+    compare({name: {n: said[n].get(name) for n in said} for name in names})
   except errors.UserError as e:
     for peer in found.values():
       peer.send(kind='fault', text=str(e), exit_code=e.exit_code)
