@@ -142,17 +142,22 @@ def test_orbax_999_a_workdir_that_is_not_shared_is_refused(ranks, tmp_path):
   assert not [p for p in tmp_path.rglob('*') if p.is_file()]
 
 
-def test_who_does_not_see_process_0_is_named(ranks, tmp_path, monkeypatch):
+@pytest.mark.parametrize('blind, hidden', [(1, '-0'), (0, '-1')])
+def test_who_does_not_see_process_0_or_is_not_seen_is_named(
+  ranks, tmp_path, monkeypatch, blind, hidden
+):
   """As where a cache on the way hides what others wrote."""
   real = storage.path
 
   def path(name):
-    hides = getattr(ranks.me, 'index', 0) == 1 and str(name) == str(tmp_path)
+    hides = getattr(ranks.me, 'index', 0) == blind and str(name) == str(
+      tmp_path
+    )
     return Stale(name) if hides else real(name)
 
   class Stale(type(tmp_path)):
     def __truediv__(self, name):
-      return super().__truediv__('hidden' if name.endswith('-0') else name)
+      return super().__truediv__('no' if name.endswith(hidden) else name)
 
   monkeypatch.setattr(storage, 'path', path)
   found = ranks(2, lambda _: preflight.check_workdir(tmp_path))
