@@ -26,7 +26,7 @@ ROOT = os.getcwd()
 
 @pytest.fixture
 def ranks(monkeypatch):
-  """Runs a function of the index in so many ranks: what each raised, or None."""
+  """Runs a function of the index in so many ranks: what each raised."""
   me = threading.local()
 
   def run(count, function):
@@ -142,17 +142,22 @@ def test_orbax_999_a_workdir_that_is_not_shared_is_refused(ranks, tmp_path):
   assert not [p for p in tmp_path.rglob('*') if p.is_file()]
 
 
-def test_who_does_not_see_process_0_is_named(ranks, tmp_path, monkeypatch):
+@pytest.mark.parametrize('blind, hidden', [(1, '-0'), (0, '-1')])
+def test_who_does_not_see_process_0_or_is_not_seen_is_named(
+  ranks, tmp_path, monkeypatch, blind, hidden
+):
   """As where a cache on the way hides what others wrote."""
   real = storage.path
 
   def path(name):
-    hides = ranks.me.index == 1 and str(name) == str(tmp_path)
+    hides = getattr(ranks.me, 'index', 0) == blind and str(name) == str(
+      tmp_path
+    )
     return Stale(name) if hides else real(name)
 
   class Stale(type(tmp_path)):
     def __truediv__(self, name):
-      return super().__truediv__('hidden' if name.endswith('-0') else name)
+      return super().__truediv__('no' if name.endswith(hidden) else name)
 
   monkeypatch.setattr(storage, 'path', path)
   found = ranks(2, lambda _: preflight.check_workdir(tmp_path))
@@ -187,10 +192,39 @@ def test_one_process_leaves_nothing_either(tmp_path):
     preflight.check_workdir(tmp_path / 'file' / 'run')
 
 
+def test_training_begins_by_these_checks(command, monkeypatch, tmp_path):
+  """Before a word of the corpus is read."""
+
+  def refuse(workdir):
+    raise errors.StorageError('not this one', where=workdir)
+
+  monkeypatch.setattr(preflight, 'check_workdir', refuse)
+  options = '--corpus=no_such.txt', f'--workdir={tmp_path}'
+  assert f'not this one at {tmp_path}' in command('train', *options, code=7)
+
+
 # -- in processes -------------------------------------------------------------
 
 
-def refused(count, *arguments, of=(), started=None):
+TRAIN = (
+  *('-m', 't5x_lite', 'train', '--corpus=no_such.txt'),
+  *('--gin.Run.batch_size=12', '--initialization_timeout=60'),
+)
+# The same checks without what else a command loads.
+LIGHT = """
+import sys
+from t5x_lite import errors, preflight, processes
+workdir, address, count, index = (s.split('=')[1] for s in sys.argv[1:])
+processes.join(processes.Place(address, int(count), int(index)), {})
+try:
+  preflight.check_devices()
+  preflight.check_workdir(workdir)
+except errors.UserError as e:
+  processes.fail(e, str(e))
+"""
+
+
+def refused(count, *arguments, of=(), started=None, program=TRAIN):
   """Trains in processes that are to end by themselves, and alike.
 
   Args:
@@ -198,6 +232,7 @@ def refused(count, *arguments, of=(), started=None):
     *arguments: of all of them.
     of: {index: (its current folder, its environment)} where it differs.
     started: the indices of those that come; None: all.
+    program: what they run.
 
   Returns:
     (their exit code, the line that process 0 printed; the others print none).
@@ -211,8 +246,8 @@ def refused(count, *arguments, of=(), started=None):
       'process_index': index,
     }
     running[index] = subprocess.Popen(
-      [sys.executable, '-m', 't5x_lite', 'train', '--corpus=no_such.txt']
-      + [*arguments, *(f'--{k}={v}' for k, v in place.items())],
+      [sys.executable, *program, *arguments]
+      + [f'--{k}={v}' for k, v in place.items()],
       cwd=folder,
       env=os.environ | {'JAX_NUM_CPU_DEVICES': '2'} | own,
       stdin=subprocess.DEVNULL,
@@ -220,7 +255,12 @@ def refused(count, *arguments, of=(), started=None):
       stderr=subprocess.STDOUT,
       text=True,
     )
-  found = {n: runs.finish(process) for n, process in running.items()}
+  try:
+    found = {n: runs.finish(process) for n, process in running.items()}
+  finally:
+    for process in running.values():
+      process.kill()
+      process.wait()
   codes = {code for code, _ in found.values()}
   assert len(codes) == 1, found
   assert not any(output for n, (_, output) in found.items() if n), found
@@ -236,10 +276,17 @@ def folders(tmp_path):
   return tmp_path / 'a', tmp_path / 'b'
 
 
-def test_two_machines_with_a_workdir_of_the_same_name(folders):
+@pytest.mark.parametrize(
+  'program',
+  [
+    pytest.param(('-c', LIGHT), id='light'),
+    pytest.param(TRAIN, id='train', marks=pytest.mark.parallel),
+  ],
+)
+def test_two_machines_with_a_workdir_of_the_same_name(folders, program):
   """Each writes where no other looks."""
   places = dict(enumerate((folder, {}) for folder in folders))
-  code, said = refused(2, '--workdir=runs/mine', of=places)
+  code, said = refused(2, '--workdir=runs/mine', of=places, program=program)
   assert code == 7
   assert 'got process 1 with a folder of that name of its own' in said
   for folder in folders:  # nothing was begun, and nothing is left
@@ -281,7 +328,8 @@ def test_one_process_with_another_version(tmp_path):
 
 @pytest.mark.parallel
 def test_one_process_with_other_code(tmp_path):
-  shutil.copytree(f'{ROOT}/t5x_lite', tmp_path / 't5x_lite')
+  for folder in ('t5x_lite', 'gin'):
+    shutil.copytree(f'{ROOT}/{folder}', tmp_path / folder)
   with open(tmp_path / 't5x_lite/train.py', 'a', encoding='utf-8') as f:
     f.write('# mended')
   code, said = refused(3, f'--workdir={tmp_path}/run', of={2: (tmp_path, {})})
