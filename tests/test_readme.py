@@ -11,9 +11,15 @@ from t5x_lite import commands
 from t5x_lite import config
 from t5x_lite import models
 from t5x_lite import optimizers
+from t5x_lite.launch import jobs
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = [ROOT / 'README.md', ROOT / 'gin/README.md', *ROOT.glob('docs/*.md')]
+PAGES = [
+  ROOT / 'README.md',
+  ROOT / 'gin/README.md',
+  ROOT / 'launch/README.md',
+  *ROOT.glob('docs/*.md'),
+]
 
 
 def shown():
@@ -40,6 +46,9 @@ def test_there_are_some():
 def test_easylm_59_commands_parse_and_their_recipes_load(line):
   """EasyLM#59: the documentation named flags that do not exist."""
   options = cli.parse(shlex.split(line)[1:])
+  if getattr(options, 'config', None):
+    jobs.load(options.config, options.config_bindings)
+  options = getattr(options, 'started', options)
   files = getattr(options, 'gin_file', ())
   # Those in a workdir are made by the commands before.
   if options.command in cli.TAKES_RECIPE and files and files[0][:5] != 'runs/':
