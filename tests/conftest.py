@@ -8,9 +8,9 @@ os.environ.update(
   JAX_PLATFORMS='cpu',
   JAX_NUM_CPU_DEVICES='8',
   JAX_DEFAULT_MATMUL_PRECISION='highest',
-  # What is proved is our arithmetic, not XLA's speed: it compiles in a third
-  # of the time without its optimizer and its newer, slower code generator, and
-  # a worker has one core.
+  # What is proved is our arithmetic, not XLA's speed: it compiles in less than
+  # half the time without its optimizer and its newer, slower code generator,
+  # and a worker has one core.
   XLA_FLAGS='--xla_backend_optimization_level=0 '
   '--xla_cpu_use_fusion_emitters=false '
   '--xla_cpu_parallel_codegen_split_count=1',
