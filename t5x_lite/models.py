@@ -271,8 +271,7 @@ def build(spec):
       'Transformer.dtype float64 is off',
       fix='set the environment variable JAX_ENABLE_X64=1',
     )
-  module = nnx.eval_shape(lambda: Transformer(nnx.Rngs(params=0), spec))
-  graphdef, state = nnx.split(module)
+  graphdef, state = nnx.split(Transformer(None, spec))
   is_param = lambda x: isinstance(x, nnx.Variable)
   axes = jax.tree.map(lambda p: p.axes, state, is_leaf=is_param)
   return Model(

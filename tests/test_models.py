@@ -12,6 +12,7 @@ from t5x_lite import decoding
 from t5x_lite import losses
 from t5x_lite import models
 from t5x_lite import specs
+from tests import systems
 from tests import tiny
 
 SHAPES = {
@@ -81,6 +82,12 @@ def brute_force_greedy(system, eos, prefixes=((),) * ROWS):
       done = eos in tokens
       tokens.append(0 if done else int(np.argmax(row[len(prefix) + n])))
   return np.array(rows)
+
+
+@pytest.mark.parametrize('name', systems.SYSTEMS)
+def test_shapes_are_those_of_what_is_drawn(name):
+  model = models.build(systems.make(name, dtype='float32'))
+  assert jax.eval_shape(model.init, jax.random.key(0)) == model.abstract
 
 
 def test_greedy_is_the_likeliest_token_each_time(system):

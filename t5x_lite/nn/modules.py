@@ -21,7 +21,16 @@ def at_least_float32(dtype):
 
 
 def param(rngs, shape, axes, init):
-  """A float32 parameter that knows the logical name of each of its axes."""
+  """A float32 parameter that knows the logical name of each of its axes.
+
+  Args:
+    rngs: nnx.Rngs, or None for a shape without values, which costs nothing.
+    shape: its shape.
+    axes: as many names.
+    init: as of jax.nn.initializers.
+  """
+  if rngs is None:
+    return nnx.Param(jax.ShapeDtypeStruct(shape, jnp.float32), axes=axes)
   return nnx.Param(init(rngs.params(), shape, jnp.float32), axes=axes)
 
 
@@ -361,21 +370,21 @@ def stack(make, n, rngs):
   """n modules in one: each parameter has a leading axis of layers.
 
   Args:
-    make: builds one module from nnx.Rngs.
+    make: builds one module from nnx.Rngs, or one of shapes alone from None.
     n: how many.
-    rngs: where the n keys come from.
+    rngs: where the n keys come from, or None for shapes alone.
   """
-
-  def split(key):
-    return nnx.split(make(nnx.Rngs(params=key)))
-
-  graphdef, _ = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(params=0))))
-  params = jax.vmap(lambda key: split(key)[1])(
-    jax.random.split(rngs.params(), n)
-  )
+  graphdef, params = nnx.split(make(None))
+  if rngs is not None:
+    params = jax.vmap(lambda key: nnx.split(make(nnx.Rngs(params=key)))[1])(
+      jax.random.split(rngs.params(), n)
+    )
 
   def name_layers(p):
-    return p.replace(axes=('layers', *p.axes))
+    value = p.get_value()
+    if rngs is None:
+      value = jax.ShapeDtypeStruct((n, *value.shape), value.dtype)
+    return p.replace(value, axes=('layers', *p.axes))
 
   is_param = lambda x: isinstance(x, nnx.Param)
   params = jax.tree.map(name_layers, params, is_leaf=is_param)
