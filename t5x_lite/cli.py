@@ -50,8 +50,8 @@ Stopped, the same command goes on. Training does it, too, when it must.""",
   'inspect': """t5x_lite inspect --gin_file=t5/bytes --corpus=my.txt --rows=2
   t5x_lite inspect --gin_file=my.gin --picture=data.png
   t5x_lite inspect --store=stores/my-0123456789abcdef""",
-  'launch': 't5x_lite launch local --processes=2 --devices=4 \\\n'
-  '    train --corpus=my.txt --workdir=runs/mine',
+  'launch': 't5x_lite launch local --processes=4 '
+  'train --corpus=my.txt --workdir=runs/mine',
 }
 
 
