@@ -1,19 +1,24 @@
 """Eight CPU devices, a cache of its own, and what runs on demand only."""
 
 import gc
+import importlib.metadata
 import os
 
+XLA_FLAGS = [
+  # What is proved is our arithmetic, not XLA's speed: it compiles in less than
+  # half the time without its optimizer, its newer, slower code generator (which
+  # later ones can't do without), and more than the one core of a worker.
+  '--xla_backend_optimization_level=0',
+  '--xla_cpu_parallel_codegen_split_count=1',
+]
+if importlib.metadata.version('jaxlib').startswith('0.10.'):
+  XLA_FLAGS.append('--xla_cpu_use_fusion_emitters=false')
 # Read when JAX and TensorFlow are first imported; child processes inherit them.
 os.environ.update(
   JAX_PLATFORMS='cpu',
   JAX_NUM_CPU_DEVICES='8',
   JAX_DEFAULT_MATMUL_PRECISION='highest',
-  # What is proved is our arithmetic, not XLA's speed: it compiles in less than
-  # half the time without its optimizer and its newer, slower code generator,
-  # and a worker has one core.
-  XLA_FLAGS='--xla_backend_optimization_level=0 '
-  '--xla_cpu_use_fusion_emitters=false '
-  '--xla_cpu_parallel_codegen_split_count=1',
+  XLA_FLAGS=' '.join(XLA_FLAGS),
   TF_CPP_MIN_LOG_LEVEL='2',
 )
 
