@@ -319,6 +319,15 @@ def test_config_files_that_are_none(tmp_path, content, said):
     huggingface.read(folder)
 
 
+def test_a_config_as_windows_writes_it(tmp_path):
+  """A byte order mark of UTF-8 says nothing; of UTF-16 it is refused above."""
+  folder = changed('llama', tmp_path)
+  wanted = huggingface.read_config(folder)
+  file = folder / 'config.json'
+  file.write_bytes(b'\xef\xbb\xbf' + file.read_bytes())
+  assert huggingface.read_config(folder) == wanted
+
+
 def test_weights_of_torch_need_an_option(tmp_path):
   folder = changed('llama', tmp_path)
   (folder / 'model.safetensors').rename(folder / 'pytorch_model.bin')

@@ -548,7 +548,7 @@ HOSTILE = {
     f'no file {ARRAY}/0.1',
   ),
   'fill huge': (zarray(fill_value='x' * 100_000), 'file is too large'),
-  'deep': (file('.zarray', b'[' * 60_000), 'no JSON'),
+  'deep': (file('.zarray', b'[' * 60_000), 'not a JSON'),
   'raw, one byte': (
     lambda folder: (
       zarray(compressor=None)(folder),
@@ -560,7 +560,7 @@ HOSTILE = {
   'compressor of no name': (zarray(compressor={'id': None}), 'compressor'),
   'spec dtype a dict': (spec(dtype={'a': 1}), 'array is not what'),
   'spec shape a number': (spec(metadata={'shape': 3}), 'array is not what'),
-  'no JSON': (file('.zarray', b'\xff'), 'no JSON'),
+  'no JSON': (file('.zarray', b'\xff'), 'not a JSON'),
   'objects': (zarray(dtype='|O'), 'dtype'),
   'fields': (zarray(dtype=[['a', '<f4']]), 'dtype'),
   'big endian': (zarray(dtype='>f4'), 'dtype'),

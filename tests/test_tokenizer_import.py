@@ -222,9 +222,9 @@ REFUSED = {
     },
     'extra_ids = 1152921504606846976',
   ),
-  'no JSON': ({'config__json': b'\x93NUMPY'}, 'is no JSON object'),
-  'deep JSON': ({'tokenizer_config__json': '[' * 100_000}, 'no JSON object'),
-  'a list': ({'config__json': []}, 'a list'),
+  'no JSON': ({'config__json': b'\x93NUMPY'}, 'not a JSON object'),
+  'deep JSON': ({'tokenizer_config__json': '[' * 100_000}, 'not a JSON object'),
+  'a list': ({'config__json': []}, 'a JSON list'),
   'a tokenizer of nothing': ({'tokenizer__json': {'model': 3}}, 'not a token'),
   'merges of three': (
     {

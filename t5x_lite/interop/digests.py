@@ -9,7 +9,6 @@ import numpy as np
 from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.interop import files
-from t5x_lite.interop import shards
 
 NAME = 'digests.json'
 _BLOCK = 1 << 22
@@ -77,8 +76,7 @@ def _digest(file):
 
 
 def _read(folder):
-  file = files.inside(folder, NAME, folder)
-  found = shards.load_json(file.read(0, file.size), file.where)
+  found = files.read_json(folder, NAME)
   listed = found.get('files')
   if not isinstance(listed, dict) or not all(
     isinstance(entry, dict)
@@ -88,7 +86,7 @@ def _read(folder):
   ):
     raise errors.CheckpointError(
       'not a list of digests',
-      where=file.where,
+      where=folder / NAME,
       expected='{"files": {name: {"sha256": ..., "size": ...}}}',
     )
   return found

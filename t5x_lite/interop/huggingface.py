@@ -12,7 +12,6 @@ from t5x_lite.interop import families
 from t5x_lite.interop import files
 from t5x_lite.interop import names
 from t5x_lite.interop import safetensors
-from t5x_lite.interop import shards
 from t5x_lite.interop import torch_files
 from t5x_lite.interop.tensors import held
 
@@ -26,12 +25,7 @@ def read_config(folder):
   Raises:
     CheckpointError: there is none, or it is not JSON.
   """
-  file = files.inside(folder, CONFIG, folder)
-  if file.size > _LARGEST:
-    raise errors.CheckpointError(
-      'config.json is too large', where=file.where, got=f'{file.size} bytes'
-    )
-  return shards.load_json(file.read(0, file.size), file.where)
+  return files.read_json(folder, CONFIG, _LARGEST)
 
 
 def read(folder, with_torch_files=False):

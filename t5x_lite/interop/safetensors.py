@@ -135,7 +135,7 @@ def _read_header(file):
   text = file.read(8, count)
   if not text.startswith(b'{'):  # JSON may begin with spaces, a header may not
     raise _malformed(file, 'header', ascii(text[:8])[1:], 'JSON')
-  header = shards.load_json(text, file.where)
+  header = files.parse_json(text, file.where)
   metadata = header.pop(_METADATA, {})
   if not isinstance(metadata, dict) or not all(
     isinstance(value, str) for value in metadata.values()

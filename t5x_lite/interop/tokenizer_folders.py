@@ -5,8 +5,8 @@ class: a SentencePiece model's ids are those of the embedding for T5 and LLaMA,
 and others for XLM-R, which has them only in its tokenizer.json.
 """
 
+import contextlib
 import json
-import os
 from typing import NamedTuple
 
 from t5x_lite import errors
@@ -17,6 +17,7 @@ from t5x_lite.data import tokenizer_files
 from t5x_lite.data import vocabularies
 from t5x_lite.data import vocabulary_files
 from t5x_lite.interop import files
+from t5x_lite.interop import folders
 from t5x_lite.interop import merge_tables
 from t5x_lite.interop import tokenizers
 
@@ -64,61 +65,15 @@ class Found(NamedTuple):
   starts: bool = False
 
 
-def _read(folder, name):
-  """The bytes of a file of a folder that others made, or None."""
-  file = folder / name
+@contextlib.contextmanager
+def _of_data():
+  """What is wrong with a file is wrong with data here, not with weights."""
   try:
-    return _content(file, folder)
-  except OSError as e:
-    raise errors.DataError(
-      'cannot read file of a vocabulary', where=file, got=e.strerror or e
-    ) from e
-
-
-def _content(file, folder):
-  if not file.exists() and not (
-    storage.is_local(file) and os.path.islink(file)
-  ):
-    return None
-  try:
-    found = files.inside(folder, file.name, folder)
+    yield
   except errors.CheckpointError as e:
     raise errors.DataError(
-      e.what, where=file, got=e.got, expected=e.expected, fix=e.fix
+      e.what, where=e.where, got=e.got, expected=e.expected, fix=e.fix
     ) from None
-  if found.size > _LARGEST:
-    raise errors.DataError(
-      'file of a vocabulary is too large',
-      where=file,
-      got=f'{found.size:,} bytes',
-      expected=f'{_LARGEST:,} or less',
-    )
-  return found.read(0, found.size)
-
-
-def parse(data, where):
-  """The object that a JSON file holds; {} if there is no such file.
-
-  Args:
-    data: its bytes, or None.
-    where: names it.
-
-  Raises:
-    errors.DataError: it is no JSON object.
-  """
-  if data is None:
-    return {}
-  try:
-    found = json.loads(data.decode('utf-8-sig'))
-    if not isinstance(found, dict):
-      raise ValueError(f'a {type(found).__name__}')
-  except (ValueError, RecursionError) as e:
-    raise errors.DataError(
-      'file of a vocabulary is no JSON object',
-      where=where,
-      got=f'{len(data):,} bytes; {e}',
-    ) from None
-  return found
 
 
 class _Folder:
@@ -126,8 +81,13 @@ class _Folder:
 
   def __init__(self, folder):
     self.where = folder
-    self.files = {name: _read(folder, name) for name in _FILES}
-    self.files = {k: v for k, v in self.files.items() if v is not None}
+    with _of_data():
+      there = set(folders.names(folder))
+      self.files = {
+        name: files.inside(folder, name, folder).whole(_LARGEST).tobytes()
+        for name in _FILES
+        if name in there
+      }
     self.config = self.object('config.json')
     self.settings = self.object('special_tokens_map.json') | self.object(
       'tokenizer_config.json'
@@ -139,7 +99,11 @@ class _Folder:
     self.kind = said.removesuffix('Fast').removesuffix('Tokenizer')
 
   def object(self, name):
-    return parse(self.files.get(name), self.where / name)
+    """What a file of JSON holds; {} if it is not there."""
+    if name not in self.files:
+      return {}
+    with _of_data():
+      return files.parse_json(self.files[name], self.where / name)
 
   def token(self, role):
     """The name of a special token by the tokenizer's own files, or None."""
