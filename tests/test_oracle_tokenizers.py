@@ -142,14 +142,12 @@ FOLDERS = (_gpt2, _gpt, _t5, _llama, _byt5, _bert)
 
 @pytest.mark.parametrize('make', FOLDERS)
 def test_folders_of_transformers_give_their_ids(make, folder, models, tmp_path):
-  for name in ('a', 'saved', 'in'):
+  for name in ('a', 'saved'):
     (tmp_path / name).mkdir()
   theirs = make(folder, models, tmp_path / 'a')
   theirs.save_pretrained(tmp_path / 'saved')
   special = {'eos': '<unk>'} if make is _gpt else None
-  found = tokenizer_folders.find(
-    tmp_path / 'saved', tmp_path / 'in', special_tokens=special
-  )
+  found = tokenizer_folders.find(tmp_path / 'saved', special_tokens=special)
   ours = found.vocabulary
   if make not in (_gpt, _byt5, _gpt2):
     assert ours.size == len(theirs)
