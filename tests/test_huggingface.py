@@ -54,10 +54,13 @@ def arrays(folder):
 
 @pytest.mark.parametrize('seed, name', [*enumerate(hugging.MODELS)])
 def test_hf_16853_20801_easylm_7_both_ways(tmp_path, seed, name):
-  """transformers#16853, #20801, #22573, t5x#198, maxtext#551, EasyLM#7."""
+  """transformers#16853, #20801, #20907, #22573, t5x#198, maxtext#551, EasyLM#7.
+
+  What transformers#20907 asks for is `t5_encoder`.
+  """
   _, spec, params = huggingface.read(GOLDEN / name)
   found_BLV, batch = logits(spec, params, seed)
-  valid_BL = batch['decoder_segment_ids'] > 0
+  valid_BL = batch[f'{models.build(spec).side}_segment_ids'] > 0
   wanted_BLV = np.load(GOLDEN / name / 'logits.npy', allow_pickle=False)
   np.testing.assert_allclose(
     found_BLV[valid_BL], wanted_BLV[valid_BL], rtol=0, atol=1e-9
@@ -251,6 +254,12 @@ WRONG = {
     'config of GPT-Neo is broken',
   ),
   'no encoder': ('t5_1_1', {'num_layers': 0}, 'has no encoder'),
+  'no decoder': ('t5_1_1', {'num_decoder_layers': 0}, "'T5EncoderModel'"),
+  'only the encoder of both': (
+    't5_1_0',
+    {'architectures': ['T5EncoderModel']},
+    'left over',
+  ),
   'kind that is a list': ('llama', {'model_type': []}, 'got []'),
   'no heads': ('gpt2', {'n_head': 0}, 'is broken'),
   'no heads of Marian': (
@@ -361,6 +370,7 @@ def test_integers_are_no_weights(tmp_path):
     ('t5_1_1', dict(num_kv_heads=1), 'num_kv_heads'),
     ('marian', dict(classes=3), 'classes'),
     ('marian', dict(encoder_layers=0), None),
+    ('t5_1_1', dict(decoder_layers=0), 'tie_embeddings'),
     ('gpt', dict(mlp_dim=20), 'mlp_dim'),
   ],
 )

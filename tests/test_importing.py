@@ -8,7 +8,10 @@ import string
 import pytest
 
 from t5x_lite import cli
+from t5x_lite import config
 from t5x_lite import infer
+from t5x_lite import models
+from t5x_lite import pretrained
 from t5x_lite.data import tokenizer_files
 from t5x_lite.data import vocabulary_files
 from t5x_lite.interop import digests
@@ -121,3 +124,40 @@ def test_ids_of_another_vocabulary_are_told(gpt, capsys):
   shutil.rmtree(gpt.parent / 'run')
   said = refused(capsys, 3, gpt, *options, '--extra_ids=1')
   assert 'at most 23, the rows' in said and 'fix: --extra_ids=0' in said
+
+
+def test_hf_20907_an_encoder_alone_comes_and_goes(gpt, capsys):
+  """transformers#20907, t5x#198: T5EncoderModel, which says nothing itself."""
+  assert import_(gpt, END) == 0
+  vocabulary, run = gpt.parent / 'run' / 'vocabulary', gpt.parent / 'encoder'
+  arguments = ['import', f'{GOLDEN}/t5_encoder', f'--workdir={run}', END]
+  assert cli.main([*arguments, f'--vocabulary={vocabulary}']) == 0
+  assert '--gin.Transformer.decoder_layers=N' in capsys.readouterr().out
+  out = f'--output={gpt.parent}/out'
+  served = ['export', f'--workdir={run}', out, '--format=stablehlo']
+  for command in (['infer', f'--workdir={run}'], served):
+    assert cli.main(command) == 2
+    assert 'an encoder alone' in capsys.readouterr().err
+  assert cli.main(['export', f'--workdir={run}', out]) == 0
+  same = ['weights', f'{gpt.parent}/out', f'--diff={GOLDEN}/t5_encoder']
+  assert cli.main(same) == 0
+  said = json.loads((gpt.parent / 'out' / 'config.json').read_text())
+  assert said['architectures'] == ['T5EncoderModel']
+  # Its recipe gives it a new decoder.
+  assert (
+    cli.main(
+      [
+        'train',
+        f'--gin_file={run}/recipe.gin',
+        f'--corpus={gpt}/*.json',
+        f'--workdir={gpt}/no',
+      ]
+    )
+    == 2
+  )
+  assert 'decoder_layers=N' in capsys.readouterr().err
+  bindings = ["Data.corpus='x'", 'Transformer.decoder_layers=2']
+  made = config.load([f'{run}/recipe.gin'], bindings)
+  start = pretrained.Pretrained(made, models.build(made.model))
+  assert start.sources['decoder/final_norm/scale'] is None
+  assert start.sources['encoder/final_norm/scale']

@@ -82,9 +82,14 @@ def run(
     f'{models.build(model).num_params:,} parameters of {source} are in '
     f'{workdir}'
   )
-  say(f'try it: t5x_lite infer --workdir={workdir}')
+  more = ''
+  if model.decoder_layers:
+    say(f'try it: t5x_lite infer --workdir={workdir}')
+  else:
+    more = '--gin.Transformer.decoder_layers=N '
+    say('it is an encoder alone, which says nothing by itself')
   say(
-    f'train it: t5x_lite train --gin_file={workdir / recipe.NAME} '
+    f'train it: t5x_lite train --gin_file={workdir / recipe.NAME} {more}'
     '--corpus=FILES --workdir=NEW'
   )
 
@@ -246,7 +251,8 @@ def _run(model, config, fields, vocabulary):
 def _save(workdir, run, params, step, source):
   """Writes the files of a run directory; the checkpoint last."""
   kept = data.kept_vocabulary(run.data, workdir)
-  start = specs.Pretrained(path=str(workdir))
+  new = None if run.model.decoder_layers else {'(decoder|logits)/.*': None}
+  start = specs.Pretrained(path=str(workdir), rules=new)
   own = dataclasses.replace(run, data=kept, start_from=start)
   recipe.write(workdir, own, source)
   record = records.record(run)
