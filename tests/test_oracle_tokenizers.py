@@ -130,6 +130,12 @@ def _byt5(folder, models, path):
   return transformers.ByT5Tokenizer()
 
 
+def _marian(folder, models, path):
+  imported.marian(path, models)
+  files = [str(path / x) for x in ('source.spm', 'target.spm', 'vocab.json')]
+  return transformers.MarianTokenizer(*files)
+
+
 def _bert(folder, models, path):
   exported.write(
     path, made.load(folder / 'wordpiece', extra_ids=0), ends_with_eos=True
@@ -137,7 +143,7 @@ def _bert(folder, models, path):
   return transformers.AutoTokenizer.from_pretrained(path)
 
 
-FOLDERS = (_gpt2, _gpt, _t5, _llama, _byt5, _bert)
+FOLDERS = (_gpt2, _gpt, _t5, _llama, _byt5, _marian, _bert)
 
 
 @pytest.mark.parametrize('make', FOLDERS)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 
 import pytest
@@ -14,6 +15,7 @@ from tokenizers import trainers
 from t5x_lite import errors
 from t5x_lite import specs
 from t5x_lite import storage
+from t5x_lite.data import sentencepieces
 from t5x_lite.data import vocabulary_files
 from t5x_lite.interop import tokenizer_folders
 from t5x_lite.interop import tokenizers as exported
@@ -172,12 +174,65 @@ def test_byt5_has_no_files(tmp_path):
   assert 'from 259 upward' in found.notes[0]
 
 
-def test_marians_is_told(tmp_path):
-  path = write(
-    tmp_path / 'a', config__json={'model_type': 'marian'}, source__spm=b''
+def marian(path, models):
+  """A folder of Marian: its ids are none of its SentencePiece model's."""
+  made.vocabulary_of('unigram', None, models)
+  data = (models / 'unigram.model').read_bytes()
+  pieces = [
+    x.piece for x in sentencepieces.read(models / 'unigram.model').pieces
+  ]
+  names = [x for x in pieces if x not in ('</s>', '<unk>', '<pad>')]
+  random.Random(3).shuffle(names)
+  names = ['</s>', '<unk>', *names, '<pad>']
+  last = len(names) - 1
+  return write(
+    path,
+    config__json={'model_type': 'marian', 'decoder_start_token_id': last}
+    | {'eos_token_id': 0, 'pad_token_id': last},
+    source__spm=data,
+    target__spm=data,
+    vocab__json={name: i for i, name in enumerate(names)},
   )
-  found = find(path, tmp_path / 'in')
-  assert found.name is None and 'two SentencePiece models' in found.notes[0]
+
+
+def test_marians_two_models_that_are_one(models, tmp_path):
+  found = find(marian(tmp_path / 'a', models), tmp_path / 'in')
+  plain = made.vocabulary_of('unigram', None, models)
+  ids = json.loads((tmp_path / 'a' / 'vocab.json').read_text())
+  ours = found.vocabulary
+  known = ours.eos_id, ours.unk_id, ours.pad_id, ours.start_id
+  assert known == (0, 1, 599, 599)
+  for text in made.texts(300):
+    wanted = [ids[plain._plain.id_to_piece(int(i))] for i in plain.encode(text)]
+    assert ours.encode(text).tolist() == wanted
+    assert ours.decode(wanted) == plain.decode(plain.encode(text))
+  kept = tmp_path / 'in' / 'vocabulary.model'
+  again = sentencepieces.SentencePiece(sentencepieces.read(kept), 0)
+  assert again.fingerprint == ours.fingerprint
+
+
+@pytest.mark.parametrize(
+  'change, said',
+  [
+    (lambda ids: ids.pop('e'), "1 pieces without an id, such as 'e'"),
+    (lambda ids: ids.update({'>>fr<<': 600}), "such as '>>fr<<'"),
+    (lambda ids: ids.update({'a': 0}), 'are not 0 to 599'),
+    (lambda ids: ids.update({'a': 'b'}), 'are not 0 to 599'),
+    (lambda ids: ids.update({'x y': ids.pop('<pad>')}), 'no <pad>'),
+    (None, 'cut text in two ways'),
+  ],
+)
+def test_marians_that_is_none_of_ours_is_told(models, tmp_path, change, said):
+  path = marian(tmp_path / 'a', models)
+  if change:
+    ids = json.loads((path / 'vocab.json').read_text())
+    change(ids)
+    write(path, vocab__json=ids)
+  else:
+    made.vocabulary_of('bpe', None, models)
+    write(path, target__spm=(models / 'bpe.model').read_bytes())
+  with pytest.raises(errors.DataError, match=re.escape(said)):
+    find(path, tmp_path / 'in')
 
 
 def test_ends_are_said_by_ids_of_the_model(folder, tmp_path):

@@ -168,12 +168,6 @@ def _vocabulary(
   )
   for note in found.notes:
     say(note)
-  if found.name is None:
-    raise errors.DataError(
-      'folder has no vocabulary that can be used',
-      where=source,
-      fix='--vocabulary=FILE, or bytes',
-    )
   _check_size(found.vocabulary, model.vocab_size, source)
   fields = {
     'vocabulary': str(workdir / found.name) if found.files else found.name,

@@ -17,6 +17,7 @@ from t5x_lite.data import vocabularies
 from t5x_lite.data import vocabulary_files
 from t5x_lite.interop import files
 from t5x_lite.interop import folders
+from t5x_lite.interop import marian_vocabulary
 from t5x_lite.interop import merge_tables
 from t5x_lite.interop import tokenizers
 
@@ -26,6 +27,7 @@ _FILES = (
   *('tokenizer_config.json', 'special_tokens_map.json', 'config.json'),
   *('generation_config.json', 'added_tokens.json', 'tokenizer.json'),
   *('vocab.json', 'merges.txt'),
+  *('source.spm', 'target.spm'),
   *_MODELS,
 )
 # Tokenizers whose ids are those of their SentencePiece model.
@@ -48,17 +50,16 @@ class Found(NamedTuple):
   """The vocabulary of a folder.
 
   Attributes:
-    name: of it in a workdir, or 'bytes'; None where the folder has none that
-      can be used.
+    name: of it in a workdir, or 'bytes'.
     extra_ids: for Data.extra_ids.
     special_tokens: for Data.special_tokens, or None.
     notes: sentences that a user should read.
     starts: whether theirs puts a token before a prompt.
-    vocabulary: the Vocabulary itself, or None.
+    vocabulary: the Vocabulary itself.
     files: {name in a workdir: bytes} of what it is read from.
   """
 
-  name: str | None
+  name: str
   extra_ids: int
   special_tokens: dict | None
   notes: list
@@ -220,6 +221,30 @@ def _sentencepiece(given, extra_ids, special_tokens):
   )
 
 
+def _marian(given, extra_ids, special_tokens):
+  """Found, of two SentencePiece models that are one, and a table of ids."""
+  names = marian_vocabulary.FILES
+  if not given.files.keys() >= {*names}:
+    return None
+  source, target = (sentencepieces.read(given.where / x) for x in names[:2])
+  model = marian_vocabulary.merge(
+    source, target, given.object(names[2]), given.where
+  )
+  file, count = vocabulary_files.MODEL, extra_ids or 0
+  return _with_start(
+    given,
+    lambda tokens: sentencepieces.SentencePiece(model, count, tokens),
+    Found(
+      file,
+      count,
+      special_tokens,
+      ['the vocabulary is source.spm, which target.spm is too, by vocab.json'],
+      None,
+      {file: model.SerializeToString(deterministic=True)},
+    ),
+  )
+
+
 def _json(given, extra_ids, special_tokens):
   """Found, of a tokenizer.json, or of a table of merges made one; or None."""
   there = {
@@ -308,27 +333,18 @@ def find(folder, *, extra_ids=None, special_tokens=None):
       folder says of others counts.
 
   Returns:
-    A Found. Its name is None, and a note says why, for Marian's.
+    A Found.
 
   Raises:
     errors.DataError: a file is broken, hostile or missing.
     errors.ConfigError: nothing says which token ends a text.
   """
   given = _Folder(storage.path(folder))
-  if given.kind == 'Marian':
-    return Found(
-      None,
-      0,
-      None,
-      [
-        "Marian's vocabulary is two SentencePiece models and a table: no "
-        'single vocabulary of ours gives its ids; give one for new training, '
-        'or feed ids'
-      ],
-      None,
-      {},
-    )
-  found = _byt5(given, extra_ids or 0) if given.kind == 'ByT5' else None
+  found = None
+  if given.kind == 'ByT5':
+    found = _byt5(given, extra_ids or 0)
+  elif given.kind == 'Marian':
+    found = _marian(given, extra_ids, special_tokens)
   found = (
     found
     or _sentencepiece(given, extra_ids, special_tokens)
