@@ -53,10 +53,13 @@ def arrays(folder):
 
 
 @pytest.mark.parametrize('seed, name', [*enumerate(hugging.MODELS)])
-def test_hf_16853_20801_easylm_7_both_ways(tmp_path, seed, name):
-  """transformers#16853, #20801, #20907, #22573, t5x#198, maxtext#551, EasyLM#7.
+def test_t5x_198_hf_16853_20801_maxtext_551_easylm_7_megatron_178_both_ways(
+  tmp_path, seed, name
+):
+  """Conversion that was asked for there, and in these.
 
-  What transformers#20907 asks for is `t5_encoder`.
+  transformers#20907 (`t5_encoder`), #21650, #22573; Megatron#139;
+  accelerate#1252.
   """
   _, spec, params = huggingface.read(GOLDEN / name)
   found_BLV, batch = logits(spec, params, seed)
@@ -192,6 +195,12 @@ def test_sinusoids_in_a_file_are_the_models(tmp_path):
     huggingface.read(folder)
 
 
+def test_gpt_has_no_inner_width_of_its_own(tmp_path):
+  """Its class looks at no n_inner, whatever config.json says."""
+  folder = changed('gpt', tmp_path, n_inner=20)
+  assert huggingface.read(folder)[1].mlp_dim == 48
+
+
 def test_an_activation_by_itself_counts(tmp_path):
   folder = changed('t5_1_1', tmp_path, dense_act_fn='relu')
   assert huggingface.read(folder)[1].activation == 'relu'
@@ -219,8 +228,12 @@ WRONG = {
   'other vocabulary': ('t5_1_1', {'vocab_size': 24}, 'another shape'),
   'more layers': ('t5_1_1', {'num_layers': 4}, 'missing'),
   'fewer layers': ('t5_1_1', {'num_layers': 2}, 'left over'),
-  'hf_1196 tied': ('t5_1_1', {'tie_word_embeddings': True}, 'one and the same'),
-  'hf_1196 untied': ('t5_1_0', {'tie_word_embeddings': False}, 'lm_head'),
+  't5x_1196 tied': (
+    't5_1_1',
+    {'tie_word_embeddings': True},
+    'one and the same',
+  ),
+  't5x_1196 untied': ('t5_1_0', {'tie_word_embeddings': False}, 'lm_head'),
   'scaled positions': (
     'llama',
     {'rope_scaling': {'rope_type': 'llama3', 'factor': 8.0}},
@@ -393,6 +406,16 @@ def test_what_changes_no_result_is_no_hindrance(changes):
   spec = hugging.make('llama_tied', tie_embeddings=False, **changes)
   family, _ = families.of_spec(spec)
   assert family.title == 'LLaMA'
+
+
+def test_megatron_178_139_hf_21650_absolute_positions_are_no_t5():
+  """Megatron's T5 has them: no T5 of Hugging Face computes what it does."""
+  spec = hugging.make('t5_1_1', position=specs.Learned(length=16))
+  with pytest.raises(errors.ConfigError) as e:
+    families.of_spec(spec)
+  assert 'no model of Hugging Face' in str(e.value)
+  family, _ = families.of_spec(hugging.make('t5_1_1'))
+  assert family.title == 'T5'
 
 
 def test_easylm_15_easydel_5_86_pairs_of_positions_are_not_mixed_up(tmp_path):

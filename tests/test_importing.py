@@ -4,6 +4,7 @@ import json
 import pathlib
 import shutil
 import string
+import sys
 
 import pytest
 
@@ -126,8 +127,13 @@ def test_ids_of_another_vocabulary_are_told(gpt, capsys):
   assert 'at most 23, the rows' in said and 'fix: --extra_ids=0' in said
 
 
-def test_hf_20907_an_encoder_alone_comes_and_goes(gpt, capsys):
-  """transformers#20907, t5x#198: T5EncoderModel, which says nothing itself."""
+def test_hf_20907_easylm_62_an_encoder_comes_and_goes(gpt, capsys, monkeypatch):
+  """T5EncoderModel, which says nothing itself, by no library of others.
+
+  transformers#20907, t5x#198; EasyLM#62: its export needed one transformers.
+  """
+  for name in ('transformers', 'torch', 'safetensors', 'huggingface_hub'):
+    monkeypatch.setitem(sys.modules, name, None)
   assert import_(gpt, END) == 0
   vocabulary, run = gpt.parent / 'run' / 'vocabulary', gpt.parent / 'encoder'
   arguments = ['import', f'{GOLDEN}/t5_encoder', f'--workdir={run}', END]

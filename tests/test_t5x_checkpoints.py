@@ -80,7 +80,9 @@ def check_equal(found, params):
     pytest.param('umt5', 'ocdbt', marks=pytest.mark.slow),
   ],
 )
-def test_hf_22573_logits_are_those_of_transformers(system, layout, tmp_path):
+def test_hf_22573_22626_24477_logits_are_those_of_transformers(
+  system, layout, tmp_path
+):
   """Of the minimal and of the scanned layout, HF#22573, #22626 and #24477."""
   wanted, params, batch, logits_BLV = load(system)
   flat = t5x_files.to_t5x(params, KINDS[system])
