@@ -370,6 +370,7 @@ def import_(options):
     options.workdir,
     options.vocabulary,
     options.extra_ids,
+    dict(options.special_token),
     options.step,
     options.torch_files,
   )

@@ -39,6 +39,12 @@ class Predictor:
     self._saver = checkpoints.Checkpoints.reader(workdir)
     self.step = best.find(self._saver, step)
     self.run = read_run(self._saver, self.step)
+    if not self.run.model.decoder_layers:
+      raise errors.ConfigError(
+        'an encoder alone says nothing by itself',
+        where=workdir,
+        fix='train it on with --gin.Transformer.decoder_layers=N',
+      )
     self.fingerprint = self._saver.fingerprint(self.step)
     self.vocabulary = data.load_vocabulary(self.run.data)
     alone = not self.run.model.encoder_layers

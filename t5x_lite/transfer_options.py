@@ -31,6 +31,14 @@ def add_import(add):
     help='sentinels to add to it; default: as the model was trained',
   )
   add(
+    '--special_token',
+    action='append',
+    type=values.special_token,
+    default=[],
+    metavar='ROLE=TOKEN',
+    help='pad, eos, bos or start, where its files do not say it; repeatable',
+  )
+  add(
     '--step',
     type=values.natural,
     metavar='N',

@@ -65,6 +65,17 @@ def names(text):
   return tuple(word.strip() for word in text.split(',') if word.strip())
 
 
+def special_token(text):
+  """(role, token) of ROLE=TOKEN."""
+  role, _, token = text.partition('=')
+  roles = 'pad', 'eos', 'bos', 'start'
+  if role not in roles or not token:
+    raise argparse.ArgumentTypeError(
+      f'got {text!r}, expected ROLE=TOKEN, ROLE one of {", ".join(roles)}'
+    )
+  return role, token
+
+
 def shard(text):
   """I/N, of N shares the one after I others, as [I, N]."""
   found = _pair(text, '/', 'I/N, such as 0/4', least=0)

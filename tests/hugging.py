@@ -5,6 +5,8 @@ from tests import systems
 
 _T5 = dict(share_stacks=False)
 _PER_LAYER = specs.T5Bias(buckets=8, max_distance=12, per_layer=True)
+# Its logits are by the embedding, which tells all of what it gives.
+_ALONE = _T5 | dict(decoder_layers=0, tie_embeddings=True)
 # Name: the system of systems.py, and what is other.
 MODELS = {
   't5_1_0': (
@@ -22,6 +24,8 @@ MODELS = {
   'llama_tied': ('llama', dict(tie_embeddings=True, scale_logits=False)),
   'marian': ('transformer', dict(encoder_layers=2)),
   'marian_bias': ('transformer', dict(logits_bias=True)),
+  't5_encoder': ('t5_shared', _ALONE),
+  'umt5_encoder': ('t5_shared', _ALONE | dict(position=_PER_LAYER)),
 }
 
 
@@ -29,3 +33,8 @@ def make(name, **changes):
   """The specs.Transformer of a model, in float64 unless said otherwise."""
   system, own = MODELS[name]
   return systems.make(system, **own | changes)
+
+
+def oracle(name):
+  """The name of the oracle of a model, in golden/oracles.py."""
+  return 't5_encoder' if name.endswith('encoder') else MODELS[name][0]

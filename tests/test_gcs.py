@@ -23,6 +23,7 @@ from t5x_lite import specs
 from t5x_lite import storage
 from t5x_lite.data import building
 from t5x_lite.data import vocabularies
+from t5x_lite.interop import digests
 from t5x_lite.interop import listing
 from t5x_lite.interop import publishing
 from t5x_lite.interop import safetensors
@@ -591,7 +592,7 @@ def test_damaged_or_missing_weights_in_a_bucket_are_told(server, bucket):
   data = file.read_bytes()
   storage.write_bytes(file, data[:-1] + b'\1')
   with pytest.raises(errors.CheckpointError, match='SHA-256'):
-    safetensors.read(file.parent)
+    digests.check(file.parent)
   found = safetensors.read(file)
   index = f'{bucket}/other/model.safetensors.index.json'
   where = '../export/model.safetensors'

@@ -53,11 +53,17 @@ def arrays(folder):
 
 
 @pytest.mark.parametrize('seed, name', [*enumerate(hugging.MODELS)])
-def test_hf_16853_20801_easylm_7_both_ways(tmp_path, seed, name):
-  """transformers#16853, #20801, #22573, t5x#198, maxtext#551, EasyLM#7."""
+def test_t5x_198_hf_16853_20801_maxtext_551_easylm_7_megatron_178_both_ways(
+  tmp_path, seed, name
+):
+  """Conversion that was asked for there, and in these.
+
+  transformers#20907 (`t5_encoder`), #21650, #22573; Megatron#139;
+  accelerate#1252.
+  """
   _, spec, params = huggingface.read(GOLDEN / name)
   found_BLV, batch = logits(spec, params, seed)
-  valid_BL = batch['decoder_segment_ids'] > 0
+  valid_BL = batch[f'{models.build(spec).side}_segment_ids'] > 0
   wanted_BLV = np.load(GOLDEN / name / 'logits.npy', allow_pickle=False)
   np.testing.assert_allclose(
     found_BLV[valid_BL], wanted_BLV[valid_BL], rtol=0, atol=1e-9
@@ -189,6 +195,12 @@ def test_sinusoids_in_a_file_are_the_models(tmp_path):
     huggingface.read(folder)
 
 
+def test_gpt_has_no_inner_width_of_its_own(tmp_path):
+  """Its class looks at no n_inner, whatever config.json says."""
+  folder = changed('gpt', tmp_path, n_inner=20)
+  assert huggingface.read(folder)[1].mlp_dim == 48
+
+
 def test_an_activation_by_itself_counts(tmp_path):
   folder = changed('t5_1_1', tmp_path, dense_act_fn='relu')
   assert huggingface.read(folder)[1].activation == 'relu'
@@ -216,8 +228,12 @@ WRONG = {
   'other vocabulary': ('t5_1_1', {'vocab_size': 24}, 'another shape'),
   'more layers': ('t5_1_1', {'num_layers': 4}, 'missing'),
   'fewer layers': ('t5_1_1', {'num_layers': 2}, 'left over'),
-  'hf_1196 tied': ('t5_1_1', {'tie_word_embeddings': True}, 'one and the same'),
-  'hf_1196 untied': ('t5_1_0', {'tie_word_embeddings': False}, 'lm_head'),
+  't5x_1196 tied': (
+    't5_1_1',
+    {'tie_word_embeddings': True},
+    'one and the same',
+  ),
+  't5x_1196 untied': ('t5_1_0', {'tie_word_embeddings': False}, 'lm_head'),
   'scaled positions': (
     'llama',
     {'rope_scaling': {'rope_type': 'llama3', 'factor': 8.0}},
@@ -251,6 +267,12 @@ WRONG = {
     'config of GPT-Neo is broken',
   ),
   'no encoder': ('t5_1_1', {'num_layers': 0}, 'has no encoder'),
+  'no decoder': ('t5_1_1', {'num_decoder_layers': 0}, "'T5EncoderModel'"),
+  'only the encoder of both': (
+    't5_1_0',
+    {'architectures': ['T5EncoderModel']},
+    'left over',
+  ),
   'kind that is a list': ('llama', {'model_type': []}, 'got []'),
   'no heads': ('gpt2', {'n_head': 0}, 'is broken'),
   'no heads of Marian': (
@@ -319,6 +341,15 @@ def test_config_files_that_are_none(tmp_path, content, said):
     huggingface.read(folder)
 
 
+def test_a_config_as_windows_writes_it(tmp_path):
+  """A byte order mark of UTF-8 says nothing; of UTF-16 it is refused above."""
+  folder = changed('llama', tmp_path)
+  wanted = huggingface.read_config(folder)
+  file = folder / 'config.json'
+  file.write_bytes(b'\xef\xbb\xbf' + file.read_bytes())
+  assert huggingface.read_config(folder) == wanted
+
+
 def test_weights_of_torch_need_an_option(tmp_path):
   folder = changed('llama', tmp_path)
   (folder / 'model.safetensors').rename(folder / 'pytorch_model.bin')
@@ -352,6 +383,7 @@ def test_integers_are_no_weights(tmp_path):
     ('t5_1_1', dict(num_kv_heads=1), 'num_kv_heads'),
     ('marian', dict(classes=3), 'classes'),
     ('marian', dict(encoder_layers=0), None),
+    ('t5_1_1', dict(decoder_layers=0), 'tie_embeddings'),
     ('gpt', dict(mlp_dim=20), 'mlp_dim'),
   ],
 )
@@ -374,6 +406,16 @@ def test_what_changes_no_result_is_no_hindrance(changes):
   spec = hugging.make('llama_tied', tie_embeddings=False, **changes)
   family, _ = families.of_spec(spec)
   assert family.title == 'LLaMA'
+
+
+def test_megatron_178_139_hf_21650_absolute_positions_are_no_t5():
+  """Megatron's T5 has them: no T5 of Hugging Face computes what it does."""
+  spec = hugging.make('t5_1_1', position=specs.Learned(length=16))
+  with pytest.raises(errors.ConfigError) as e:
+    families.of_spec(spec)
+  assert 'no model of Hugging Face' in str(e.value)
+  family, _ = families.of_spec(hugging.make('t5_1_1'))
+  assert family.title == 'T5'
 
 
 def test_easylm_15_easydel_5_86_pairs_of_positions_are_not_mixed_up(tmp_path):

@@ -106,7 +106,8 @@ def test_there_trained_and_back(tmp_path, seed, name):
   )
   said, read, params = huggingface.read(tmp_path / 'in')
   read = dataclasses.replace(read, dtype='float64')
-  valid_BL = batch['decoder_segment_ids'] > 0
+  side = 'decoder' if spec.decoder_layers else 'encoder'
+  valid_BL = batch[f'{side}_segment_ids'] > 0
   np.testing.assert_allclose(
     our_logits(read, params, batch)[valid_BL],
     theirs_BLV[valid_BL],
@@ -121,14 +122,50 @@ def test_there_trained_and_back(tmp_path, seed, name):
   class_name = huggingface.write(out, read, new.get, 'float32', 4000, ids)
   assert class_name == said['architectures'][0]
   model = load(out, class_name)
-  oracle = oracles.ORACLES[hugging.MODELS[name][0]]
+  oracle = oracles.ORACLES[hugging.oracle(name)]
   _, again_BLV = golden.run(oracle, model, spec, seed)
   ours_BLV = our_logits(read, new, batch)
   np.testing.assert_allclose(
     ours_BLV[valid_BL], again_BLV[valid_BL], rtol=0, atol=1e-9
   )
+  if not spec.decoder_layers:
+    return
   rng = np.random.default_rng(seed)
   inputs = [rng.integers(2, spec.vocab_size, n).tolist() for n in (3, 8, 5)]
   np.testing.assert_array_equal(
     our_tokens(read, new, inputs), their_tokens(model, inputs, spec)
+  )
+
+
+@pytest.mark.parametrize('name', ['t5_1_0', 't5_1_1', 'umt5'])
+def test_hf_20907_the_encoder_alone_of_our_export(tmp_path, name):
+  """transformers#20907: T5EncoderModel reads our export, and no decoder."""
+  spec, params = hugging.make(name, dtype='float32', **sizes(name)), {}
+  rng = np.random.default_rng(7)
+  for path, p in exact.flatten(models.build(spec).abstract).items():
+    drawn = systems.STD * rng.standard_normal(p.shape)
+    params[path] = (drawn + path.endswith('scale')).astype(np.float32)
+  ids = {'pad_token_id': 0, 'eos_token_id': 1, 'decoder_start_token_id': 0}
+  huggingface.write(tmp_path, spec, params.get, 'float32', 10**9, ids)
+  class_name = 'UMT5EncoderModel' if name == 'umt5' else 'T5EncoderModel'
+  model, told = getattr(transformers, class_name).from_pretrained(
+    tmp_path, output_loading_info=True
+  )
+  assert not told['missing_keys'] and not told['mismatched_keys']
+  left = {key.split('.')[0] for key in told['unexpected_keys']}
+  assert left <= {'decoder', 'lm_head'}
+  batch = systems.make_batch(spec, 7)
+  alone = dataclasses.replace(spec, decoder_layers=0, tie_embeddings=True)
+  paths = exact.flatten(models.build(alone).abstract)
+  own = {path: params[path] for path in paths}
+  alone = dataclasses.replace(alone, dtype='float64')
+  oracle = oracles.ORACLES['t5_encoder']
+  valid_BL = batch['encoder_segment_ids'] > 0
+  with oracles.float64_inside(), torch.no_grad():
+    theirs_BLV = oracle.run(model.double().eval(), batch).numpy()
+  np.testing.assert_allclose(
+    our_logits(alone, own, batch)[valid_BL],
+    theirs_BLV[valid_BL],
+    rtol=0,
+    atol=1e-9,
   )

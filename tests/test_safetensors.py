@@ -642,11 +642,11 @@ def test_digests_find_every_flipped_bit(tmp_path):
     for wrong in (bytes(spoilt), data[:-1], data + b'\0', b''):
       file.write_bytes(wrong)
       with pytest.raises(errors.CheckpointError, match=f'{name};'):
-        safetensors.read(tmp_path)
+        digests.check(tmp_path)
     file.write_bytes(data)
   (tmp_path / name).unlink()
   with pytest.raises(errors.CheckpointError, match=f'{name};'):
-    safetensors.read(tmp_path)
+    digests.check(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -668,7 +668,7 @@ def test_a_list_of_digests_that_lies_is_refused(tmp_path, text):
     errors.CheckpointError,
     match=r'not a list of digests|not in its folder|not a JSON object',
   ):
-    safetensors.read(tmp_path)
+    digests.check(tmp_path)
 
 
 # -- published ----------------------------------------------------------------

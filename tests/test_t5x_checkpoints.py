@@ -80,7 +80,9 @@ def check_equal(found, params):
     pytest.param('umt5', 'ocdbt', marks=pytest.mark.slow),
   ],
 )
-def test_hf_22573_logits_are_those_of_transformers(system, layout, tmp_path):
+def test_hf_22573_22626_24477_logits_are_those_of_transformers(
+  system, layout, tmp_path
+):
   """Of the minimal and of the scanned layout, HF#22573, #22626 and #24477."""
   wanted, params, batch, logits_BLV = load(system)
   flat = t5x_files.to_t5x(params, KINDS[system])
@@ -548,7 +550,7 @@ HOSTILE = {
     f'no file {ARRAY}/0.1',
   ),
   'fill huge': (zarray(fill_value='x' * 100_000), 'file is too large'),
-  'deep': (file('.zarray', b'[' * 60_000), 'no JSON'),
+  'deep': (file('.zarray', b'[' * 60_000), 'not a JSON'),
   'raw, one byte': (
     lambda folder: (
       zarray(compressor=None)(folder),
@@ -560,7 +562,7 @@ HOSTILE = {
   'compressor of no name': (zarray(compressor={'id': None}), 'compressor'),
   'spec dtype a dict': (spec(dtype={'a': 1}), 'array is not what'),
   'spec shape a number': (spec(metadata={'shape': 3}), 'array is not what'),
-  'no JSON': (file('.zarray', b'\xff'), 'no JSON'),
+  'no JSON': (file('.zarray', b'\xff'), 'not a JSON'),
   'objects': (zarray(dtype='|O'), 'dtype'),
   'fields': (zarray(dtype=[['a', '<f4']]), 'dtype'),
   'big endian': (zarray(dtype='>f4'), 'dtype'),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 
 import pytest
@@ -14,6 +15,7 @@ from tokenizers import trainers
 from t5x_lite import errors
 from t5x_lite import specs
 from t5x_lite import storage
+from t5x_lite.data import sentencepieces
 from t5x_lite.data import vocabulary_files
 from t5x_lite.interop import tokenizer_folders
 from t5x_lite.interop import tokenizers as exported
@@ -38,8 +40,12 @@ def write(path, **files):
 
 
 def find(path, output, **options):
-  output.mkdir(exist_ok=True)
-  return tokenizer_folders.find(path, output, **options)
+  """What a folder has; its files are written as `import` does."""
+  found = tokenizer_folders.find(path, **options)
+  for name, content in found.files.items():
+    (output / name).parent.mkdir(parents=True, exist_ok=True)
+    (output / name).write_bytes(content)
+  return found
 
 
 def merges(folder):
@@ -77,7 +83,7 @@ def test_what_we_write_we_find(kind, end, folder, models, tmp_path):
   vocabulary = made.vocabulary_of(kind, folder, models)
   (tmp_path / 'out').mkdir()
   exported.write(tmp_path / 'out', vocabulary, ends_with_eos=end)
-  found = find(tmp_path / 'out', tmp_path / 'in', rows=vocabulary.size)
+  found = find(tmp_path / 'out', tmp_path / 'in')
   again = found.vocabulary
   for name in ('size', 'pad_id', 'eos_id', 'unk_id', 'bos_id'):
     assert getattr(again, name) == getattr(vocabulary, name), name
@@ -90,7 +96,7 @@ def test_what_we_write_we_find(kind, end, folder, models, tmp_path):
   data = specs.Data(
     corpus='none',
     lengths={'inputs': 9},
-    vocabulary=found.name,
+    vocabulary=str(tmp_path / 'in' / found.name) if found.files else found.name,
     extra_ids=found.extra_ids,
     special_tokens=found.special_tokens,
   )
@@ -140,8 +146,7 @@ def test_t5s_sentinels_are_the_last_ids(models, tmp_path):
     assert found.extra_ids == count and found.special_tokens is None
     assert found.vocabulary.sentinel(0) == 599 + count
     assert (tmp_path / 'in/vocabulary.model').read_bytes() == data
-  with pytest.raises(errors.DataError, match='got 607 ids, expected 600 or'):
-    find(path, tmp_path / 'in', rows=600)
+  assert find(path, tmp_path / 'in', extra_ids=3).vocabulary.size == 603
 
 
 def test_a_model_that_lacks_tokens_is_not_read(models, tmp_path):
@@ -149,13 +154,13 @@ def test_a_model_that_lacks_tokens_is_not_read(models, tmp_path):
   vocabulary = made.vocabulary_of('unigram', None, models)
   path = write(tmp_path / 'a')
   exported.write(path, vocabulary, ends_with_eos=True)
-  assert find(path, tmp_path / 'in').name.endswith('vocabulary.model')
+  assert find(path, tmp_path / 'in').name == 'vocabulary.model'
   content = json.loads((path / 'tokenizer.json').read_text())
   later = content['added_tokens'][-1] | {'id': 700, 'content': '<|later|>'}
   content['added_tokens'].append(later)
   write(path, tokenizer__json=content)
   found = find(path, tmp_path / 'in')
-  assert found.name.endswith('vocabulary') and found.vocabulary.size == 701
+  assert found.name == 'vocabulary' and found.vocabulary.size == 701
 
 
 def test_byt5_has_no_files(tmp_path):
@@ -163,18 +168,71 @@ def test_byt5_has_no_files(tmp_path):
     tmp_path / 'a',
     tokenizer_config__json={'tokenizer_class': 'ByT5Tokenizer'},
   )
-  found = find(path, tmp_path / 'in', rows=384)
+  found = find(path, tmp_path / 'in')
   assert found[:3] == ('bytes', 0, None)
   assert found.vocabulary.sentinel(0) == 258
   assert 'from 259 upward' in found.notes[0]
 
 
-def test_marians_is_told(tmp_path):
-  path = write(
-    tmp_path / 'a', config__json={'model_type': 'marian'}, source__spm=b''
+def marian(path, models):
+  """A folder of Marian: its ids are none of its SentencePiece model's."""
+  made.vocabulary_of('unigram', None, models)
+  data = (models / 'unigram.model').read_bytes()
+  pieces = [
+    x.piece for x in sentencepieces.read(models / 'unigram.model').pieces
+  ]
+  names = [x for x in pieces if x not in ('</s>', '<unk>', '<pad>')]
+  random.Random(3).shuffle(names)
+  names = ['</s>', '<unk>', *names, '<pad>']
+  last = len(names) - 1
+  return write(
+    path,
+    config__json={'model_type': 'marian', 'decoder_start_token_id': last}
+    | {'eos_token_id': 0, 'pad_token_id': last},
+    source__spm=data,
+    target__spm=data,
+    vocab__json={name: i for i, name in enumerate(names)},
   )
-  found = find(path, tmp_path / 'in')
-  assert found.name is None and 'two SentencePiece models' in found.notes[0]
+
+
+def test_marians_two_models_that_are_one(models, tmp_path):
+  found = find(marian(tmp_path / 'a', models), tmp_path / 'in')
+  plain = made.vocabulary_of('unigram', None, models)
+  ids = json.loads((tmp_path / 'a' / 'vocab.json').read_text())
+  ours = found.vocabulary
+  known = ours.eos_id, ours.unk_id, ours.pad_id, ours.start_id
+  assert known == (0, 1, 599, 599)
+  for text in made.texts(300):
+    wanted = [ids[plain._plain.id_to_piece(int(i))] for i in plain.encode(text)]
+    assert ours.encode(text).tolist() == wanted
+    assert ours.decode(wanted) == plain.decode(plain.encode(text))
+  kept = tmp_path / 'in' / 'vocabulary.model'
+  again = sentencepieces.SentencePiece(sentencepieces.read(kept), 0)
+  assert again.fingerprint == ours.fingerprint
+
+
+@pytest.mark.parametrize(
+  'change, said',
+  [
+    (lambda ids: ids.pop('e'), "1 pieces without an id, such as 'e'"),
+    (lambda ids: ids.update({'>>fr<<': 600}), "such as '>>fr<<'"),
+    (lambda ids: ids.update({'a': 0}), 'are not 0 to 599'),
+    (lambda ids: ids.update({'a': 'b'}), 'are not 0 to 599'),
+    (lambda ids: ids.update({'x y': ids.pop('<pad>')}), 'no <pad>'),
+    (None, 'cut text in two ways'),
+  ],
+)
+def test_marians_that_is_none_of_ours_is_told(models, tmp_path, change, said):
+  path = marian(tmp_path / 'a', models)
+  if change:
+    ids = json.loads((path / 'vocab.json').read_text())
+    change(ids)
+    write(path, vocab__json=ids)
+  else:
+    made.vocabulary_of('bpe', None, models)
+    write(path, target__spm=(models / 'bpe.model').read_bytes())
+  with pytest.raises(errors.DataError, match=re.escape(said)):
+    find(path, tmp_path / 'in')
 
 
 def test_ends_are_said_by_ids_of_the_model(folder, tmp_path):
@@ -222,9 +280,9 @@ REFUSED = {
     },
     'extra_ids = 1152921504606846976',
   ),
-  'no JSON': ({'config__json': b'\x93NUMPY'}, 'is no JSON object'),
-  'deep JSON': ({'tokenizer_config__json': '[' * 100_000}, 'no JSON object'),
-  'a list': ({'config__json': []}, 'a list'),
+  'no JSON': ({'config__json': b'\x93NUMPY'}, 'not a JSON object'),
+  'deep JSON': ({'tokenizer_config__json': '[' * 100_000}, 'not a JSON object'),
+  'a list': ({'config__json': []}, 'a JSON list'),
   'a tokenizer of nothing': ({'tokenizer__json': {'model': 3}}, 'not a token'),
   'merges of three': (
     {

@@ -245,6 +245,8 @@ def test_names_that_a_recipe_holds(folder, tmp_path):
     (3, 'no vocabulary', ['import', 'hf', '--workdir=x']),
     (4, 'not a folder', ['import', 'my.txt', '--workdir=x']),
     (4, 'config.json', ['import', 'empty', '--workdir=x']),
+    (4, 'serve.py', ['import', 'run-stablehlo', '--workdir=x']),
+    (2, 'ROLE one of', ['import', 'hf', '--workdir=x', '--special_token=eos']),
     (4, 'no weights', ['weights', 'empty']),
     (2, 'no weights', ['weights']),
     (2, 'both given', ['weights', 'hf', '--workdir=x']),
@@ -262,12 +264,13 @@ def test_wrong_inputs(
   shutil.copytree(GOLDEN / 'llama', 'hf')
   os.mkdir('empty')
   os.symlink(folder / 'run', 'run')
+  os.symlink(folder / 'run-stablehlo', 'run-stablehlo')
   shutil.copy(folder / 'my.txt', 'my.txt')
   (tmp_path / 'noise.safetensors').write_bytes(b'\x01' * 99)
   if arguments[-1] in ('bytes', 'no.model'):
     arguments = [*arguments[:-1], f'--vocabulary={arguments[-1]}']
   assert said in fails(capsys, code, *arguments)
-  assert not os.path.exists('o') and not runs.steps(tmp_path / 'x')
+  assert not os.path.exists('o') and not os.path.exists('x')
 
 
 def test_a_model_that_hugging_face_lacks_is_refused_before_it_is_read(

@@ -13,6 +13,7 @@ from t5x_lite.data import vocabularies
 
 _LONGEST = 1 << 20  # characters that SentencePiece is given at once
 PIECE = model_pb2.ModelProto.SentencePiece
+CONTROL = PIECE.CONTROL
 
 
 class SentencePiece(vocabularies.Vocabulary):

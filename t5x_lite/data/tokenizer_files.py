@@ -35,7 +35,7 @@ def _parse(file):
   return found
 
 
-def _checked(tokenizer, file):
+def checked(tokenizer, file):
   """The content of a tokenizer.json, its outline being right."""
   model = tokenizer.get('model')
   if not isinstance(model, dict):
@@ -99,12 +99,13 @@ def _roles(settings, special_tokens, where, ids, special):
     found['start'] = vocabularies.find(name, ids, 'start')
   if found['eos'] < 0:
     listed = ', '.join(map(repr, special)) or 'none'
+    first = special[0] if special else '...'
     raise errors.ConfigError(
       'tokenizer.json does not say which token ends a text',
       where=where,
       got=f'these special tokens: {listed}',
-      fix='name it, as Data.special_tokens = '
-      + repr({'eos': special[0] if special else '...'}),
+      fix=f'name it, as Data.special_tokens = { ({"eos": first})!r}, or to '
+      f'`import` as --special_token=eos={first}',
     )
   if found['pad'] < 0:  # GPT-2 has neither
     found['pad'] = found['eos'] if found['bos'] < 0 else found['bos']
@@ -148,7 +149,7 @@ def read(path, extra_ids, special_tokens=None):
       got=', '.join(sorted(x.name for x in path.iterdir())[:8]) or 'nothing',
       expected='one, or the path of a .model file',
     )
-  tokenizer = _checked(_parse(file), file)
+  tokenizer = checked(_parse(file), file)
   beside = file.name == FILES[0]
   settings = [
     _parse(folder / name)

@@ -7,6 +7,8 @@ from t5x_lite import record as records
 from t5x_lite import specs
 
 NAME = 'README.md'
+_GENERATE = 'print(tokenizer.batch_decode(model.generate(**inputs)))'
+_ENCODE = 'print(model(**inputs).last_hidden_state)'
 
 
 def text(run, step, fingerprint, metrics, dtype, class_name, notes):
@@ -83,9 +85,11 @@ def _loading(run, class_name):
       "model = serve.Model('.')",
       'print(model.greedy([[7, 8, 9]], length=32))  # token ids',
     )
-  auto = 'AutoModelForSeq2SeqLM'
+  auto, last = 'AutoModelForSeq2SeqLM', _GENERATE
   if not run.model.encoder_layers:
     auto = 'AutoModelForCausalLM'
+  if not run.model.decoder_layers:
+    auto, last = 'AutoModelForTextEncoding', _ENCODE
   return '\n\n'.join(
     [
       f'With transformers (`{class_name}`):',
@@ -94,7 +98,7 @@ def _loading(run, class_name):
         "tokenizer = AutoTokenizer.from_pretrained('.')",
         f"model = {auto}.from_pretrained('.')",
         f"inputs = tokenizer(['{prompt}'], return_tensors='pt')",
-        'print(tokenizer.batch_decode(model.generate(**inputs)))',
+        last,
       ),
       'With JAX, by t5x_lite:',
       '```sh\n'

@@ -9,7 +9,6 @@ import numpy as np
 from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.interop import files
-from t5x_lite.interop import shards
 
 NAME = 'digests.json'
 _BLOCK = 1 << 22
@@ -22,26 +21,31 @@ def write(folder, digests):
     folder: local or remote.
     digests: {name in the folder: (SHA-256 in hexadecimal, bytes)}.
   """
-  file = storage.path(folder) / NAME
-  found = _read(folder)['files'] if file.exists() else {}
+  found = _read(folder)['files'] if listed(folder) else {}
   found |= {
     name: {'sha256': digest, 'size': size}
     for name, (digest, size) in digests.items()
   }
-  storage.write_text(file, json.dumps({'files': found}, indent=2) + '\n')
+  text = json.dumps({'files': found}, indent=2) + '\n'
+  storage.write_text(storage.path(folder) / NAME, text)
 
 
 def write_rest(folder):
   """Adds what a local folder holds and the list does not."""
   folder = storage.path(folder)
-  listed = _read(folder)['files'] if (folder / NAME).exists() else {}
+  there = _read(folder)['files'] if listed(folder) else {}
   rest = {}
   for root, _, names in os.walk(folder):
     for name in sorted(names):
       name = os.path.relpath(os.path.join(root, name), folder)
-      if name not in listed and name != NAME:
+      if name not in there and name != NAME:
         rest[name] = _digest(files.inside(folder, name, folder))
   write(folder, rest)
+
+
+def listed(folder):
+  """Whether there is such a list in a folder."""
+  return (storage.path(folder) / NAME).exists()
 
 
 def check(folder):
@@ -51,7 +55,7 @@ def check(folder):
   instructions for SHA-256. Without a list there is nothing to check.
   """
   folder = storage.path(folder)
-  if not (folder / NAME).exists():
+  if not listed(folder):
     return
   for name, wanted in _read(folder)['files'].items():
     file = files.inside(folder, name, folder / NAME)
@@ -77,18 +81,17 @@ def _digest(file):
 
 
 def _read(folder):
-  file = files.inside(folder, NAME, folder)
-  found = shards.load_json(file.read(0, file.size), file.where)
-  listed = found.get('files')
-  if not isinstance(listed, dict) or not all(
+  found = files.read_json(folder, NAME)
+  entries = found.get('files')
+  if not isinstance(entries, dict) or not all(
     isinstance(entry, dict)
     and isinstance(entry.get('sha256'), str)
     and type(entry.get('size')) is int
-    for entry in listed.values()
+    for entry in entries.values()
   ):
     raise errors.CheckpointError(
       'not a list of digests',
-      where=file.where,
+      where=folder / NAME,
       expected='{"files": {name: {"sha256": ..., "size": ...}}}',
     )
   return found

@@ -51,6 +51,12 @@ def run(workdir, output, form, step, dtype, shard_size, say=print):
   vocabulary = data.load_vocabulary(made.data)
   if form == 'huggingface':
     huggingface.check(made.model)
+  elif not made.model.decoder_layers:
+    raise errors.ConfigError(
+      'an encoder alone has nothing to score or to decode',
+      where=workdir,
+      fix='--format=huggingface',
+    )
   with publishing.publish(output, _LAST[form]) as folder:
     tensors = sources.of_step(saver, step)
     if form == 'stablehlo':

@@ -1,5 +1,11 @@
-"""Files that others made: read in parts, and only from where they may be."""
+"""Files that others made: read in parts, and only from where they may be.
 
+The rules for them all are here and, for folders of which no link is followed,
+in `folders`: regular files alone, in the folder that names them, of a size that
+is known before they are read, and as JSON objects that say nothing twice.
+"""
+
+import json
 import os
 import stat
 
@@ -8,6 +14,8 @@ import numpy as np
 from t5x_lite import errors
 from t5x_lite import objects
 from t5x_lite import storage
+
+_JSON = 100_000_000  # bytes of a file of JSON, unless said otherwise
 
 
 class File:
@@ -62,6 +70,21 @@ class File:
   def read(self, start, count):
     """Bytes [start, start + count), all of which must be there."""
     return self.array(start, np.dtype(np.uint8), (count,)).tobytes()
+
+  def whole(self, most=None):
+    """All its bytes, as an array.
+
+    Args:
+      most: how many there may be; default: as many as there were.
+    """
+    if most is not None and self.size > most:
+      raise errors.CheckpointError(
+        'file is too large',
+        where=self.where,
+        got=f'{self.size:,} bytes',
+        expected=f'{most:,} or fewer',
+      )
+    return self.array(0, np.dtype(np.uint8), (self.size,))
 
   def array(self, start, dtype, shape):
     """An array of the bytes from `start` on."""
@@ -147,3 +170,50 @@ def inside(folder, name, listed):
       expected='a name relative to the folder, without `..`',
     )
   return File(storage.path(folder) / name, folder)
+
+
+def read_json(folder, name, most=_JSON):
+  """The JSON object of a file in a folder.
+
+  Raises:
+    CheckpointError: it is not there, larger than `most` bytes, or no such file.
+  """
+  file = inside(folder, name, folder)
+  return parse_json(file.whole(most), file.where)
+
+
+def parse_json(data, where):
+  """A JSON object from bytes of UTF-8 that name no key twice.
+
+  Raises:
+    CheckpointError: it is anything else.
+  """
+  try:
+    found = json.loads(
+      bytes(data).decode('utf-8-sig'),  # as Windows writes it
+      object_pairs_hook=_once,
+      parse_int=_whole,
+    )
+    if isinstance(found, dict):
+      return found
+    got = f'a JSON {type(found).__name__}'
+  except (ValueError, RecursionError) as e:
+    got = str(e)
+  raise errors.CheckpointError(
+    'not a JSON object of text in UTF-8', where=where, got=ascii(got)[1:-1]
+  )
+
+
+def _once(pairs):
+  found = {}
+  for name, value in pairs:
+    if name in found:
+      raise ValueError(f'the key {name!r} twice')
+    found[name] = value
+  return found
+
+
+def _whole(text):
+  if text == '-0':
+    raise ValueError(text)  # as the library of safetensors has it: no count
+  return int(text)

@@ -8,11 +8,11 @@ import numpy as np
 from t5x_lite import errors
 from t5x_lite import models
 from t5x_lite import storage
+from t5x_lite.interop import digests
 from t5x_lite.interop import families
 from t5x_lite.interop import files
 from t5x_lite.interop import names
 from t5x_lite.interop import safetensors
-from t5x_lite.interop import shards
 from t5x_lite.interop import torch_files
 from t5x_lite.interop.tensors import held
 
@@ -26,16 +26,11 @@ def read_config(folder):
   Raises:
     CheckpointError: there is none, or it is not JSON.
   """
-  file = files.inside(folder, CONFIG, folder)
-  if file.size > _LARGEST:
-    raise errors.CheckpointError(
-      'config.json is too large', where=file.where, got=f'{file.size} bytes'
-    )
-  return shards.load_json(file.read(0, file.size), file.where)
+  return files.read_json(folder, CONFIG, _LARGEST)
 
 
-def read(folder, with_torch_files=False):
-  """A model of Hugging Face.
+def describe(folder, with_torch_files=False):
+  """A model of Hugging Face, of which hardly a weight is read.
 
   Args:
     folder: local or remote; nothing in it is run.
@@ -43,10 +38,12 @@ def read(folder, with_torch_files=False):
       safetensors.
 
   Returns:
-    (config.json, specs.Transformer, {path: float32 array} of its parameters).
+    (config.json, specs.Transformer, function without arguments that reads the
+    weights: {path: float32 array} of its parameters).
 
   Raises:
-    CheckpointError: it is broken, or no model that we can compute.
+    CheckpointError: it is broken, or no model that we can compute. The function
+      raises it, too, if the weights are damaged, or others than the model's.
   """
   folder = storage.path(folder)
   config = read_config(folder)
@@ -64,9 +61,20 @@ def read(folder, with_torch_files=False):
       got=f'{spec.encoder_layers + spec.decoder_layers:,} layers',
       expected=f'at most {len(tensors):,}',
     )
-  wanted = names.pieces(family, spec)
-  found = names.find(family, wanted, tensors, folder)
-  return config, spec, names.to_ours(models.build(spec), found)
+
+  def load():
+    wanted = names.pieces(family, spec)
+    found = names.find(family, wanted, tensors, folder)
+    digests.check(folder)
+    return names.to_ours(models.build(spec), found)
+
+  return config, spec, load
+
+
+def read(folder, with_torch_files=False):
+  """As `describe`, with the weights instead of a function that reads them."""
+  config, spec, load = describe(folder, with_torch_files)
+  return config, spec, load()
 
 
 def _open(folder, with_torch_files):

@@ -3,6 +3,7 @@
 from t5x_lite import best
 from t5x_lite import checkpoints
 from t5x_lite import errors
+from t5x_lite.interop import digests
 from t5x_lite.interop import listing
 from t5x_lite.interop import sources
 
@@ -38,6 +39,10 @@ def run(path, workdir, step, other, values, with_torch_files, say=print):
   for place in (first, other):
     if place is not None:
       kind, tensors = sources.open_source(place, with_torch_files)
+      if values or other is not None:  # all is read anyhow
+        digests.check(place)
+      elif digests.listed(place):
+        kind += ', not compared with its digests.json: import and --values are'
       say(f'{place}: {kind}')
       found.append(tensors)
   if other is None:

@@ -12,7 +12,6 @@ import tempfile
 from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.interop import files
-from t5x_lite.interop import shards
 
 _UNFINISHED = 'unfinished.json'  # lists what an upload under way may have left
 
@@ -117,8 +116,7 @@ def _remove_unfinished(folder, last):
   """Removes what a killed upload left; returns what is there besides."""
   names = set(storage.checksums(folder))
   if _UNFINISHED in names and last not in names:
-    file = files.inside(folder, _UNFINISHED, folder)
-    listed = shards.load_json(file.read(0, file.size), file.where).get('files')
+    listed = files.read_json(folder, _UNFINISHED).get('files')
     ours = names & set(listed if isinstance(listed, list) else ())
     # The list itself last: this may be killed, too.
     for name in [*sorted(ours), _UNFINISHED]:

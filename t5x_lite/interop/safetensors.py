@@ -62,8 +62,8 @@ def read(path):
 
   Args:
     path: a file, or a folder with `model.safetensors` or with an index and its
-      files, local or remote. Where the folder has a `digests.json`, its files
-      are read once to check them.
+      files, local or remote. A `digests.json` in it is not looked at: see
+      `digests.check`, which reads all files once.
 
   Raises:
     CheckpointError: there is none, or a file is not as the format has it.
@@ -71,7 +71,6 @@ def read(path):
   path = storage.path(path)
   if not path.is_dir():
     return read_file(files.File(path))
-  digests.check(path)
   found = shards.read(path, NAME, read_file)
   if found is None:
     raise errors.CheckpointError(
@@ -135,7 +134,7 @@ def _read_header(file):
   text = file.read(8, count)
   if not text.startswith(b'{'):  # JSON may begin with spaces, a header may not
     raise _malformed(file, 'header', ascii(text[:8])[1:], 'JSON')
-  header = shards.load_json(text, file.where)
+  header = files.parse_json(text, file.where)
   metadata = header.pop(_METADATA, {})
   if not isinstance(metadata, dict) or not all(
     isinstance(value, str) for value in metadata.values()

@@ -1,49 +1,8 @@
 """A model in one file or in several with an index, as Hugging Face has it."""
 
-import json
-
 from t5x_lite import errors
 from t5x_lite import storage
 from t5x_lite.interop import files
-
-_LARGEST = 100_000_000  # bytes of JSON
-
-
-def load_json(text, where):
-  """A JSON object from bytes of UTF-8 that name no key twice.
-
-  Raises:
-    CheckpointError: it is anything else.
-  """
-  try:
-    found = json.loads(
-      text.decode(),
-      object_pairs_hook=_once,
-      parse_int=_whole,
-    )
-    if isinstance(found, dict):
-      return found
-    got = f'a JSON {type(found).__name__}'
-  except (ValueError, RecursionError) as e:
-    got = str(e)
-  raise errors.CheckpointError(
-    'not a JSON object of text in UTF-8', where=where, got=ascii(got)[1:-1]
-  )
-
-
-def _once(pairs):
-  found = {}
-  for name, value in pairs:
-    if name in found:
-      raise ValueError(f'the key {name!r} twice')
-    found[name] = value
-  return found
-
-
-def _whole(text):
-  if text == '-0':
-    raise ValueError(text)  # as the library has it: no count
-  return int(text)
 
 
 def read(folder, name, read_one):
@@ -90,12 +49,7 @@ def read(folder, name, read_one):
 
 def _read_index(index, folder):
   """{tensor: file} of an index."""
-  file = files.inside(folder, index.name, folder)
-  if file.size > _LARGEST:
-    raise errors.CheckpointError(
-      'index is too large', where=index, got=f'{file.size} bytes'
-    )
-  where = load_json(file.read(0, file.size), index).get('weight_map')
+  where = files.read_json(folder, index.name).get('weight_map')
   if not isinstance(where, dict) or not all(
     isinstance(shard, str) for shard in where.values()
   ):

@@ -5,18 +5,19 @@ class: a SentencePiece model's ids are those of the embedding for T5 and LLaMA,
 and others for XLM-R, which has them only in its tokenizer.json.
 """
 
+import contextlib
 import json
-import os
 from typing import NamedTuple
 
 from t5x_lite import errors
-from t5x_lite import specs
 from t5x_lite import storage
 from t5x_lite.data import sentencepieces
 from t5x_lite.data import tokenizer_files
 from t5x_lite.data import vocabularies
 from t5x_lite.data import vocabulary_files
 from t5x_lite.interop import files
+from t5x_lite.interop import folders
+from t5x_lite.interop import marian_vocabulary
 from t5x_lite.interop import merge_tables
 from t5x_lite.interop import tokenizers
 
@@ -26,6 +27,7 @@ _FILES = (
   *('tokenizer_config.json', 'special_tokens_map.json', 'config.json'),
   *('generation_config.json', 'added_tokens.json', 'tokenizer.json'),
   *('vocab.json', 'merges.txt'),
+  *('source.spm', 'target.spm'),
   *_MODELS,
 )
 # Tokenizers whose ids are those of their SentencePiece model.
@@ -48,86 +50,47 @@ class Found(NamedTuple):
   """The vocabulary of a folder.
 
   Attributes:
-    name: for Data.vocabulary; None where the folder has none that can be used.
+    name: of it in a workdir, or 'bytes'.
     extra_ids: for Data.extra_ids.
     special_tokens: for Data.special_tokens, or None.
     notes: sentences that a user should read.
     starts: whether theirs puts a token before a prompt.
-    vocabulary: the Vocabulary itself, or None.
+    vocabulary: the Vocabulary itself.
+    files: {name in a workdir: bytes} of what it is read from.
   """
 
-  name: str | None
+  name: str
   extra_ids: int
   special_tokens: dict | None
   notes: list
   vocabulary: vocabularies.Vocabulary | None
+  files: dict
   starts: bool = False
 
 
-def _read(folder, name):
-  """The bytes of a file of a folder that others made, or None."""
-  file = folder / name
+@contextlib.contextmanager
+def _of_data():
+  """What is wrong with a file is wrong with data here, not with weights."""
   try:
-    return _content(file, folder)
-  except OSError as e:
-    raise errors.DataError(
-      'cannot read file of a vocabulary', where=file, got=e.strerror or e
-    ) from e
-
-
-def _content(file, folder):
-  if not file.exists() and not (
-    storage.is_local(file) and os.path.islink(file)
-  ):
-    return None
-  try:
-    found = files.inside(folder, file.name, folder)
+    yield
   except errors.CheckpointError as e:
     raise errors.DataError(
-      e.what, where=file, got=e.got, expected=e.expected, fix=e.fix
+      e.what, where=e.where, got=e.got, expected=e.expected, fix=e.fix
     ) from None
-  if found.size > _LARGEST:
-    raise errors.DataError(
-      'file of a vocabulary is too large',
-      where=file,
-      got=f'{found.size:,} bytes',
-      expected=f'{_LARGEST:,} or less',
-    )
-  return found.read(0, found.size)
-
-
-def parse(data, where):
-  """The object that a JSON file holds; {} if there is no such file.
-
-  Args:
-    data: its bytes, or None.
-    where: names it.
-
-  Raises:
-    errors.DataError: it is no JSON object.
-  """
-  if data is None:
-    return {}
-  try:
-    found = json.loads(data.decode('utf-8-sig'))
-    if not isinstance(found, dict):
-      raise ValueError(f'a {type(found).__name__}')
-  except (ValueError, RecursionError) as e:
-    raise errors.DataError(
-      'file of a vocabulary is no JSON object',
-      where=where,
-      got=f'{len(data):,} bytes; {e}',
-    ) from None
-  return found
 
 
 class _Folder:
   """The files of a folder, and what they say of its tokenizer."""
 
   def __init__(self, folder):
-    self.where = folder
-    self.files = {name: _read(folder, name) for name in _FILES}
-    self.files = {k: v for k, v in self.files.items() if v is not None}
+    self.where, self._objects = folder, {}
+    with _of_data():
+      there = set(folders.names(folder))
+      self.files = {
+        name: files.inside(folder, name, folder).whole(_LARGEST).tobytes()
+        for name in _FILES
+        if name in there
+      }
     self.config = self.object('config.json')
     self.settings = self.object('special_tokens_map.json') | self.object(
       'tokenizer_config.json'
@@ -139,7 +102,12 @@ class _Folder:
     self.kind = said.removesuffix('Fast').removesuffix('Tokenizer')
 
   def object(self, name):
-    return parse(self.files.get(name), self.where / name)
+    """What a file of JSON holds; {} if it is not there."""
+    if name not in self._objects:
+      with _of_data():
+        data = self.files.get(name, b'{}')
+        self._objects[name] = files.parse_json(data, self.where / name)
+    return self._objects[name]
 
   def token(self, role):
     """The name of a special token by the tokenizer's own files, or None."""
@@ -183,20 +151,21 @@ class _Folder:
     )
 
 
-def _byt5(given):
+def _byt5(given, extra_ids):
   """ByT5 has no files: its ids are bytes plus three."""
   if 'tokenizer.json' in given.files:
     return None
   return Found(
     'bytes',
-    0,
+    extra_ids,
     None,
     [
       'ids of text are those of ByT5Tokenizer; sentinels are 258 downward, as '
       'ByT5 was trained with (arXiv:2105.13626), where ByT5Tokenizer numbers '
       'its <extra_id_0> from 259 upward: name sentinels by id there'
     ],
-    vocabularies.Bytes(0),
+    vocabularies.Bytes(extra_ids),
+    {},
   )
 
 
@@ -208,17 +177,17 @@ def _names(model, extra_ids):
   return names
 
 
-def _sentencepiece(given, output, special_tokens):
+def _sentencepiece(given, extra_ids, special_tokens):
   """Found, of a SentencePiece model whose ids are the embedding's; or None."""
   file = next((name for name in _MODELS if name in given.files), None)
   if file is None or given.kind not in _SENTENCEPIECE:
     return None
-  extra_ids = given.settings.get('extra_ids', 100 * (given.kind == 'T5'))
-  if not isinstance(extra_ids, int) or not 0 <= extra_ids <= 100_000:
+  said = given.settings.get('extra_ids', 100 * (given.kind == 'T5'))
+  if type(said) is not int or not 0 <= said <= 100_000:
     raise errors.DataError(
       'wrong number of sentinels',
       where=given.where / 'tokenizer_config.json',
-      got=f'extra_ids = {extra_ids!r}',
+      got=f'extra_ids = {said!r}',
     )
   try:
     model = sentencepieces.read(given.where / file)
@@ -226,38 +195,71 @@ def _sentencepiece(given, output, special_tokens):
     if 'tokenizer.json' in given.files:
       return None
     raise
-  names, notes = _names(model, extra_ids), []
+  names, notes = _names(model, said), []
   if 'tokenizer.json' in given.files:
     content = given.object('tokenizer.json')
     if merge_tables.names(content) != names:
       return None
     notes.append(f'{file} is read, and not the tokenizer.json beside it')
-  if special_tokens is None:
-    own = model.trainer_spec
-    special_tokens = {
-      role: name
-      for role, name in given.roles(names).items()
-      if names.index(name) != getattr(own, f'{role}_id')
-    }
-  path = output / vocabulary_files.MODEL
-  storage.write_bytes(path, given.files[file])
-  return Found(str(path), extra_ids, special_tokens or None, notes, None)
+  own, count = model.trainer_spec, said if extra_ids is None else extra_ids
+  special_tokens = {
+    role: name
+    for role, name in given.roles(names).items()
+    if names.index(name) != getattr(own, f'{role}_id')
+  } | (special_tokens or {})
+  return _with_start(
+    given,
+    lambda tokens: sentencepieces.SentencePiece(model, count, tokens),
+    Found(
+      vocabulary_files.MODEL,
+      count,
+      special_tokens or None,
+      notes,
+      None,
+      {vocabulary_files.MODEL: given.files[file]},
+    ),
+  )
 
 
-def _json(given, output, special_tokens):
+def _marian(given, extra_ids, special_tokens):
+  """Found, of two SentencePiece models that are one, and a table of ids."""
+  names = marian_vocabulary.FILES
+  if not given.files.keys() >= {*names}:
+    return None
+  source, target = (sentencepieces.read(given.where / x) for x in names[:2])
+  model = marian_vocabulary.merge(
+    source, target, given.object(names[2]), given.where
+  )
+  file, count = vocabulary_files.MODEL, extra_ids or 0
+  return _with_start(
+    given,
+    lambda tokens: sentencepieces.SentencePiece(model, count, tokens),
+    Found(
+      file,
+      count,
+      special_tokens,
+      ['the vocabulary is source.spm, which target.spm is too, by vocab.json'],
+      None,
+      {file: model.SerializeToString(deterministic=True)},
+    ),
+  )
+
+
+def _json(given, extra_ids, special_tokens):
   """Found, of a tokenizer.json, or of a table of merges made one; or None."""
-  files = {
+  there = {
     name: given.files[name]
     for name in tokenizer_files.FILES
     if name in given.files
   }
   notes = []
-  if 'tokenizer.json' in files:
+  if 'tokenizer.json' in there:
     content = given.object('tokenizer.json')
-    extra_ids = tokenizers.extra_ids_of_bytes(content)
-    if extra_ids is not None:
-      made = vocabularies.Bytes(extra_ids)
-      return Found('bytes', extra_ids, None, notes, made)
+    count = tokenizers.extra_ids_of_bytes(content)
+    if count is not None:
+      count = count if extra_ids is None else extra_ids
+      made = vocabularies.Bytes(count)
+      return Found('bytes', count, None, notes, made, {})
   elif given.kind in merge_tables.KINDS and given.files.keys() >= {
     'vocab.json',
     'merges.txt',
@@ -270,71 +272,83 @@ def _json(given, output, special_tokens):
       given.settings,
       given.where,
     )
-    files['tokenizer.json'] = json.dumps(content, ensure_ascii=False).encode()
+    there['tokenizer.json'] = json.dumps(content, ensure_ascii=False).encode()
     notes.append('tokenizer.json is made of vocab.json and merges.txt')
   else:
     return None
-  if special_tokens is None:
-    roles = given.roles(merge_tables.names(content))
-    special_tokens = {
-      role: name for role, name in roles.items() if name != given.token(role)
-    }
-    if given.kind == 'GPT2' and not given.token('eos'):
-      special_tokens.setdefault('eos', '<|endoftext|>')
-  folder = output / vocabulary_files.FOLDER
-  storage.make_folder(folder)
-  for name, data in files.items():
-    storage.write_bytes(folder / name, data)
-  return Found(str(folder), 0, special_tokens or None, notes, None)
-
-
-def _load(found):
-  data = specs.Data(
-    corpus=specs.IMPORTED,
-    lengths={'inputs': 1},
-    vocabulary=found.name,
-    extra_ids=found.extra_ids,
-    special_tokens=found.special_tokens,
+  roles = given.roles(merge_tables.names(content))
+  own = {
+    role: name for role, name in roles.items() if name != given.token(role)
+  }
+  if given.kind == 'GPT2' and not given.token('eos'):
+    own.setdefault('eos', '<|endoftext|>')
+  special_tokens = own | (special_tokens or {})
+  where = given.where / 'tokenizer.json'
+  content = tokenizer_files.checked(content, where)
+  beside = [given.object(name) for name in there if name != 'tokenizer.json']
+  folder, count = vocabulary_files.FOLDER, extra_ids or 0
+  return _with_start(
+    given,
+    lambda tokens: tokenizer_files.make(content, beside, count, tokens, where),
+    Found(
+      folder,
+      count,
+      special_tokens or None,
+      notes,
+      None,
+      {f'{folder}/{name}': data for name, data in there.items()},
+    ),
   )
-  return vocabulary_files.load(data)
 
 
-def find(folder, output, *, rows=None, special_tokens=None):
-  """The vocabulary of a folder, copied to where a run keeps its own.
+def _with_start(given, make, found):
+  """Found, with the vocabulary that `make` gives for special tokens.
+
+  It is made anew where the model starts with another token than the padding:
+  which it is, and whether it is another, the vocabulary tells.
+  """
+  loaded = make(found.special_tokens)
+  start = given.ids().get('decoder_start', loaded.bos_id)
+  if not -1 <= start < loaded.size:
+    raise errors.DataError(
+      'the vocabulary has no such id',
+      where=given.where,
+      got=f'decoder_start_token_id {start}',
+      expected=f'one of 0 to {loaded.size - 1}',
+    )
+  tokens = found.special_tokens or {}
+  if start not in (-1, loaded.start_id) and 'start' not in tokens:
+    tokens = tokens | {'start': loaded.piece(start)}
+    loaded = make(tokens)
+  return found._replace(special_tokens=tokens or None, vocabulary=loaded)
+
+
+def find(folder, *, extra_ids=None, special_tokens=None):
+  """The vocabulary of a folder; writes nothing.
 
   Args:
     folder: of a Hugging Face model.
-    output: workdir that gets the copy; it is there.
-    rows: of the model's embedding, if they are to be checked.
-    special_tokens: for Data.special_tokens, where the user gave them; else
-      what the folder says.
+    extra_ids: for Data.extra_ids; None for what the folder says.
+    special_tokens: for Data.special_tokens, where the user gave some; what the
+      folder says of others counts.
 
   Returns:
-    A Found. Its name is None, and a note says why, for Marian's.
+    A Found.
 
   Raises:
-    errors.DataError: a file is broken, hostile or missing, or says ids that
-      the embedding lacks.
+    errors.DataError: a file is broken, hostile or missing.
     errors.ConfigError: nothing says which token ends a text.
   """
-  given, output = _Folder(storage.path(folder)), storage.path(output)
-  if given.kind == 'Marian':
-    return Found(
-      None,
-      0,
-      None,
-      [
-        "Marian's vocabulary is two SentencePiece models and a table: no "
-        'single vocabulary of ours gives its ids; give one for new training, '
-        'or feed ids'
-      ],
-      None,
-    )
-  found = _byt5(given) if given.kind == 'ByT5' else None
+  given = _Folder(storage.path(folder))
+  found = None
+  if given.kind == 'ByT5':
+    found = _byt5(given, extra_ids or 0)
+  elif given.kind == 'Marian':
+    found = _marian(given, extra_ids, special_tokens)
   found = (
     found
-    or _sentencepiece(given, output, special_tokens)
-    or _json(given, output, special_tokens)
+    or _sentencepiece(given, extra_ids, special_tokens)
+    or _json(given, extra_ids, special_tokens)
   )
   if found is None:
     raise errors.DataError(
@@ -346,29 +360,11 @@ def find(folder, output, *, rows=None, special_tokens=None):
       'or vocab.json and merges.txt',
       fix=_SAVE,
     )
-  if found.vocabulary is None:
-    loaded = _load(found)
-    start = given.ids().get('decoder_start', loaded.bos_id)
-    if not -1 <= start < loaded.size:
-      raise errors.DataError(
-        'the vocabulary has no such id',
-        where=given.where,
-        got=f'decoder_start_token_id {start}',
-        expected=f'one of 0 to {loaded.size - 1}',
-      )
-    if special_tokens is None and start not in (-1, loaded.pad_id):
-      special = (found.special_tokens or {}) | {'start': loaded.piece(start)}
-      found = found._replace(special_tokens=special)
-      loaded = _load(found)
-    found = found._replace(vocabulary=loaded)
-  found = found._replace(starts=given.starts())
-  size = found.vocabulary.size
-  if rows is not None and size > rows:
-    raise errors.DataError(
-      'the vocabulary has ids that the embedding lacks',
+  if special_tokens and not found.files:
+    raise errors.ConfigError(
+      'the vocabulary of bytes has its own special tokens',
       where=given.where,
-      got=f'{size:,} ids',
-      expected=f'{rows:,} or fewer, as the embedding has rows',
-      fix='give another vocabulary, or fewer sentinels',
+      got=special_tokens,
+      fix='leave out --special_token',
     )
-  return found
+  return found._replace(starts=given.starts())

@@ -5,7 +5,6 @@ chunk, named by its place such as `0.2`. TensorStore reads them too, but swells
 with a chunk that expands to more than it may, and follows links.
 """
 
-import json
 import math
 
 import ml_dtypes
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from t5x_lite import errors
+from t5x_lite.interop import files
 from t5x_lite.interop.tensors import Tensor
 
 _DTYPES = {
@@ -38,13 +38,13 @@ def tensor(store, name):
       small for its shape.
   """
   where = store.where / name
-  text = store.read(f'{name}/.zarray', _METADATA).tobytes()
+  text = store.read(f'{name}/.zarray', _METADATA)
   dtype, shape, chunks, codec = _metadata(text, where)
   grid = [-(-n // size) for n, size in zip(shape, chunks)]
-  files = _files(store, name, grid, where)
+  chunk_files = _files(store, name, grid, where)
   size, stored = (
     math.prod(shape) * dtype.itemsize,
-    sum(store.sizes[file] for file in files),
+    sum(store.sizes[file] for file in chunk_files),
   )
   if size > stored * _EXPANDS:
     raise errors.CheckpointError(
@@ -54,8 +54,8 @@ def tensor(store, name):
     )
 
   def read():
-    parts = (_chunk(store, file, codec, dtype, chunks) for file in files)
-    if len(files) == 1 and chunks == shape:
+    parts = (_chunk(store, file, codec, dtype, chunks) for file in chunk_files)
+    if len(chunk_files) == 1 and chunks == shape:
       return next(parts)
     array = np.empty(shape, dtype)
     for place, part in zip(np.ndindex(*grid), parts):
@@ -70,11 +70,7 @@ def tensor(store, name):
 
 def _metadata(text, where):
   """(dtype, shape, shape of a chunk, codec or None) of a .zarray."""
-  try:
-    found = json.loads(text)
-  except (ValueError, RecursionError):
-    found = None
-  found = found if isinstance(found, dict) else {}
+  found = files.parse_json(text, where / '.zarray')
   shape, chunks = found.get('shape'), found.get('chunks')
   codec = found.get('compressor')
   if codec is not None:
@@ -97,7 +93,7 @@ def _metadata(text, where):
     if not good
   ]
   if wrong:
-    got = f'{wrong[0]} {found.get(wrong[0])!r}' if found else 'no JSON'
+    got = f'{wrong[0]} {found.get(wrong[0])!r}'
     raise errors.CheckpointError(
       'not an array of Zarr 2 that can be read',
       where=where / '.zarray',
@@ -118,12 +114,12 @@ def _are_sizes(value):
 
 def _files(store, name, grid, where):
   """The files of all chunks, which must be there: none is taken for zeros."""
-  files = []
+  found = []
   if math.prod(grid) <= len(store.sizes):
     places = ('.'.join(map(str, place)) or '0' for place in np.ndindex(*grid))
-    files = [f'{name}/{place}' for place in places]
-  missing = next((file for file in files if file not in store.sizes), None)
-  if missing or not files:
+    found = [f'{name}/{place}' for place in places]
+  missing = next((file for file in found if file not in store.sizes), None)
+  if missing or not found:
     raise errors.CheckpointError(
       'chunks of the array are missing',
       where=where,
@@ -131,7 +127,7 @@ def _files(store, name, grid, where):
       expected=f'{math.prod(grid)} files',
       fix='copy the whole checkpoint again',
     )
-  return files
+  return found
 
 
 def _chunk(store, file, codec, dtype, shape):

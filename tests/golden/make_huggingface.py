@@ -22,8 +22,8 @@ FOLDER = pathlib.Path(__file__).parent / 'huggingface'
 
 def make(name, seed, folder, **sizes):
   """Saves a model of transformers; returns its spec, batch and logits."""
-  system, _ = hugging.MODELS[name]
-  spec, oracle = hugging.make(name, **sizes), oracles.ORACLES[system]
+  spec = hugging.make(name, **sizes)
+  oracle = oracles.ORACLES[hugging.oracle(name)]
   model = goldens.draw(oracle.build(spec), seed, oracle.scale_offset)
   if spec.logits_bias:
     row = np.random.default_rng(seed).standard_normal((1, spec.vocab_size))

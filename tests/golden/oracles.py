@@ -112,7 +112,8 @@ def t5_config(spec, name='T5'):
 def build_t5(spec):
   if spec.encoder_layers:
     name = 'UMT5' if spec.position.per_layer else 'T5'
-    model_class = getattr(transformers, f'{name}ForConditionalGeneration')
+    end = 'ForConditionalGeneration' if spec.decoder_layers else 'EncoderModel'
+    model_class = getattr(transformers, f'{name}{end}')
     return model_class(t5_config(spec, name))
   if spec.position.per_layer:
     return T5Decoder(t5_config(spec, 'UMT5'), modeling_umt5.UMT5Stack)
@@ -291,6 +292,13 @@ def run_pair(model, batch):
     decoder_attention_mask=decoder['attention_mask'],
     use_cache=False,
   ).logits
+
+
+def run_encoder(model, batch):
+  """What T5's encoder alone gives, by the embedding as tied logits have it."""
+  x_BLE = model(**tensors(batch, 'encoder')).last_hidden_state
+  table_VE = model.get_input_embeddings().weight
+  return x_BLE @ table_VE.T * table_VE.shape[1] ** -0.5
 
 
 def run_bert(model, batch):
@@ -494,6 +502,7 @@ ORACLES = {
     build_t5, run_t5, t5_names, ('EncDecAttention', 'layer.1.')
   ),
   't5_shared': Oracle(build_t5, run_pair, t5_names),
+  't5_encoder': Oracle(build_t5, run_encoder, t5_names),
   'gpt': Oracle(
     build_gpt,
     run_lm,

@@ -36,7 +36,7 @@ def _read(config, where, activation, **more):
     )
   return {
     'head_dim': width // heads,
-    'mlp_dim': config.get('n_inner') or 4 * width,
+    'mlp_dim': 4 * width,
     'activation': family.activation(config[activation], where),
     'norm': specs.LayerNorm(epsilon=config['layer_norm_epsilon']),
     'position': specs.Learned(length=config['n_positions']),
@@ -111,7 +111,7 @@ GPT = family.Family(
   defaults=_DEFAULTS | {'n_positions': 512, 'afn': 'gelu'},
   same=_SAME,
   fixed=_FIXED | {'norm_place': 'post'},
-  # By 'gelu' this class means the approximation.
+  # By 'gelu' this class means the approximation. It has no n_inner.
   read=lambda config, where: (
     _read(config, where, 'afn')
     | ({'activation': 'gelu'} if config['afn'] == 'gelu' else {})
@@ -151,7 +151,10 @@ GPT2 = family.Family(
   fixed=_FIXED,
   read=lambda config, where: (
     _read(config, where, 'activation_function', depth_scaled=True)
-    | {'scale_attention': config['scale_attn_weights']}
+    | {
+      'scale_attention': config['scale_attn_weights'],
+      'mlp_dim': config['n_inner'] or 4 * config['n_embd'],
+    }
   ),
   write=lambda spec: (
     _write(spec, 'gpt2', 'activation_function')

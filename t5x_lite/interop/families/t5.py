@@ -1,5 +1,7 @@
 """T5 and kin: T5, T5 1.1, Flan-T5, UL2, ByT5, mT5, umT5."""
 
+import dataclasses
+
 from t5x_lite import errors
 from t5x_lite import specs
 from t5x_lite.interop.families import family
@@ -40,6 +42,13 @@ def _read(config, where):
       'T5 has no encoder', where=where, got='num_layers 0'
     )
   layers = config['num_decoder_layers']
+  if layers == 0:
+    raise errors.CheckpointError(
+      'T5 has no decoder',
+      where=where,
+      got='num_decoder_layers 0',
+      fix="if it is an encoder alone, let architectures be ['T5EncoderModel']",
+    )
   return {
     'decoder_layers': config['num_layers'] if layers is None else layers,
     'gated': gated,
@@ -156,5 +165,28 @@ T5 = family.Family(
   ignored=(
     r'decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias'
     r'\.weight',
+  ),
+)
+
+# An encoder alone; the embedding is there, and no logits.
+ENCODER = dataclasses.replace(
+  T5,
+  title='T5 encoder',
+  classes={
+    kind: name.replace('ForConditionalGeneration', 'EncoderModel')
+    for kind, name in T5.classes.items()
+  },
+  sizes={
+    ours: theirs
+    for ours, theirs in T5.sizes.items()
+    if ours not in ('tie_embeddings', 'share_stacks')
+  },
+  only={},  # is_encoder_decoder says nothing: it is true in what some save
+  read=lambda config, where: (
+    _read({**config, 'num_decoder_layers': None}, where)
+    | {'decoder_layers': 0, 'tie_embeddings': True}
+  ),
+  write=lambda spec: (
+    _write(spec) | {'is_encoder_decoder': False, 'num_decoder_layers': None}
   ),
 )
