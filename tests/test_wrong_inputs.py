@@ -889,7 +889,7 @@ LAYOUT = {
   'axis that does not divide the devices': (
     train_with(Mesh__tensor=3),
     2,
-    ['8 devices', 'tensor 3', '1, 2, 4, 8'],
+    ['8 devices', 'tensor 3', 'fix: --gin.Mesh.tensor=4, or --gin'],
   ),
   'axis below 0': (train_with(Mesh__fsdp=-2), 2, ['Mesh.fsdp', '-2']),
   'axis that is no whole number': (
