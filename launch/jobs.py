@@ -321,13 +321,18 @@ class Job:
     (folder() / f'{self.name}.json').unlink(missing_ok=True)
 
 
-def folder():
-  """The private folder of the jobs that were launched here."""
-  root = os.environ.get('T5X_LITE_STATE') or os.path.join(
+def root():
+  """Where the folder of the jobs is, or would be."""
+  state = os.environ.get('T5X_LITE_STATE') or os.path.join(
     os.environ.get('XDG_STATE_HOME') or os.path.expanduser('~/.local/state'),
     't5x_lite',
   )
-  return storage.make_private(storage.path(root) / 'jobs')
+  return storage.path(state) / 'jobs'
+
+
+def folder():
+  """The private folder of the jobs that were launched here."""
+  return storage.make_private(root())
 
 
 def known():
