@@ -31,7 +31,7 @@ API_FAULTS = (
     'gcloud auth login',
   ),
   calls.Fault(
-    ('property [project]', 'property [core/project]'),
+    ('property [project]', 'find attribute [project]'),
     'gcloud has no project',
     '--config.project=PROJECT',
   ),

@@ -170,7 +170,7 @@ def know(job, say):
       ) from None
     if kept['name'] != job.name or not worker.is_file():
       raise errors.ConfigError('the VMs run another job', got=kept['name'])
-    job.command, job.config = command, config
+    job.command, job.config = command, jobs.spec().to_dict() | config
     jobs.check(job.spec)
     job.save()
     target = shipping.home(job.name) / job.name

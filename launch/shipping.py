@@ -26,6 +26,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 _WORKER = pathlib.Path(__file__).with_name('worker.py')
 _SOURCES = ('setup.py', 'README.md', 'gin', 'launch', 't5x_lite', 'tasks')
 _WHEEL = re.compile(r't5x_lite-[\w.!+]+-[\w.]+-[\w.]+-[\w.]+\.whl', re.ASCII)
+_OTHERS = ('gke', 'slurm')  # fields of other backends
 _LEFT = ('t5x_lite', 'libtpu')  # jax[tpu] asks for the one that it fits
 
 
@@ -45,7 +46,7 @@ def job_text(job, coordinator):
   kept = {
     'name': job.name,
     'backend': job.backend,
-    'config': job.config,
+    'config': {k: v for k, v in job.config.items() if k not in _OTHERS},
     'command': job.command,
     'arguments': job.arguments,
     'env': dict(spec.env),
@@ -58,7 +59,13 @@ def job_text(job, coordinator):
     'pause': list(PAUSE),
     'final_codes': list(jobs.FINAL_CODES),
   }
-  return json.dumps(kept, indent=1) + '\n'
+  return _lines(kept)
+
+
+def _lines(kept):
+  """A dict as JSON, a line for each of its fields."""
+  lines = [f' {json.dumps(k)}: {json.dumps(v)}' for k, v in kept.items()]
+  return '{\n' + ',\n'.join(lines) + '\n}\n'
 
 
 # -- the wheel ----------------------------------------------------------------
@@ -199,7 +206,7 @@ def address(job, coordinator):
   kept = {'digest': named} | json.loads(text)
   file = folder / 'job.json'
   file.touch(mode=0o600)  # here as on the VMs: its variables may be secrets
-  file.write_text(json.dumps(kept, indent=1) + '\n')
+  file.write_text(_lines(kept))
   return named
 
 

@@ -1,5 +1,6 @@
 """The commands of `t5x_lite launch`, whatever runs the job."""
 
+import json
 import os
 
 from t5x_lite.launch import bundle
@@ -42,7 +43,7 @@ def submit(options, run, say):
   job = jobs.Job(
     _name(options, started),
     options.where,
-    config.to_dict(),
+    json.loads(json.dumps(config.to_dict())),  # as it is remembered
     command,
     files,
   )

@@ -27,10 +27,14 @@ class Cloud:
     self.folder = folder / 'cloud'
     self.folder.mkdir()
     self.port = free_port()
+    # Of the many Pythons that are started, without what a wrapper might cost.
+    programs = folder / 'bin'
+    programs.mkdir()
+    (programs / 'python3').symlink_to(sys._base_executable)
     self.environment = {
       'FAKE_CLOUD': str(self.folder),
       'FAKE_PYTHON': sys.executable,
-      'PATH': f'{FAKES}:{os.environ["PATH"]}',
+      'PATH': f'{FAKES}:{programs}:{os.environ["PATH"]}',
       'T5X_LITE_STATE': str(folder / 'state'),
     }
 
