@@ -16,6 +16,9 @@ PAUSE = 5.0  # seconds before a lost connection is made anew
 SILENCE = gcloud.SSH_DEADLINE
 
 
+STAYS_NOT = calls.Fault((), 'the job does not stay on a VM')
+
+
 class Lost(Exception):
   """The VMs of a job are gone, or one of them for good: it says which."""
 
@@ -31,7 +34,7 @@ class Tail(threading.Thread):
     fault: the CallError that ended the following, or None.
   """
 
-  def __init__(self, vm, status, open_, bring, say, offset=0):
+  def __init__(self, vm, status, open_, bring, say, offset, most):
     """Starts following.
 
     Args:
@@ -41,49 +44,41 @@ class Tail(threading.Thread):
       bring: starts the job there anew, and gives its status.
       say: prints a line of it.
       offset: of its log, at which to begin.
+      most: times that the job is started there anew.
     """
     super().__init__(daemon=True, name=f'tail of {vm}')
     self.vm, self.status, self.over, self.fault = vm, status, False, None
     self.heard = time.monotonic()
     self._open, self._bring, self._say = open_, bring, say
     self._offset, self._stream = offset, None
+    self._trials, self._most = 0, most
     self._ending, self._more = threading.Event(), threading.Event()
     self.start()
 
   def run(self):
-    quiet = False
+    told = False  # that it does not answer
     while not self._ending.is_set():
       try:
         if self._follow():
           self.over = True
           self._more.wait()
           self._more.clear()
-          continue
-        fault = None
+        else:
+          self._restart()
+        told = False
       except calls.CallError as e:
-        fault = e
-      if self._ending.is_set():
-        return
-      try:
-        if fault is None or fault.fault is gcloud.ABSENT:
-          self._say(f'(the job is not running on {self.vm}: it is started)')
-          self.status = self._bring(self.vm)
-          quiet = False
-          continue
-      except calls.CallError as e:
-        fault = e
-      if fault.fault is gcloud.TERMINAL:
-        return  # the next look tells more
-      if fault.fault is not None and not fault.fault.passes:
-        self.fault = fault
-        return
-      if not quiet:
-        self._say(f'({self.vm}: {fault.what}; trying again until it answers)')
-        quiet = True
+        if e.fault is gcloud.TERMINAL:
+          return  # the next look tells more
+        if e.fault and not e.fault.passes:
+          self.fault = e
+          return
+        if not told and not self._ending.is_set():
+          self._say(f'({self.vm}: {e.what}; trying until it answers)')
+          told = True
       self._ending.wait(PAUSE)
 
   def _follow(self):
-    """Whether the job ended; else it was lost on its VM."""
+    """Whether the job ended; False if it does not run there any more."""
     self._stream = self._open(self._offset)
     try:
       for line in self._stream:
@@ -99,9 +94,27 @@ class Tail(threading.Thread):
           self.status = json.loads(text)
           if kind == '.':
             return self.status['phase'] == 'ended'
+    except calls.CallError as e:
+      if e.fault is gcloud.ABSENT:
+        return False
+      raise
     finally:
       self._stream.close()
     raise calls.CallError('the connection ended')
+
+  def _restart(self):
+    """Starts the job anew, unless it was done too often already."""
+    self._trials += 1
+    if self._trials > self._most:
+      error = calls.CallError(
+        'the job does not stay on a VM',
+        where=f'{self.vm}, rank {self.vm.rank}',
+        got=f'started there {self._most + 1} times',
+      )
+      error.fault = STAYS_NOT
+      raise error
+    self._say(f'(the job does not run on {self.vm}: it is started there)')
+    self.status = self._bring(self.vm)
 
   def again(self):
     """Starts a job again that is over, and follows it further."""
@@ -168,11 +181,18 @@ def follow(job, found, statuses, bring, say, fresh):
       bring,
       prefixed(vm),
       0 if fresh else statuses[vm.rank].get('log', 0),
+      job.spec.restarts,
     )
     for vm in chosen
   ]
   try:
     return _watch(job, found, tails, bring, say)
+  except calls.CallError as e:
+    e.add_note(
+      f'{job.name} is left as it is, and not followed any more; t5x_lite launch'
+      f' status {job.name}'
+    )
+    raise
   finally:
     for tail in tails:
       tail.close()

@@ -5,26 +5,23 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
-
-from t5x_lite import accelerators
-from t5x_lite import errors
 from t5x_lite.launch import calls
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import jobs
 from t5x_lite.launch import shipping
 from t5x_lite.launch import tpu_vm
-from t5x_lite.launch import vms
+
+from t5x_lite import errors
 from tests import fake_cloud
 from tests import impatient
-from tests import runs
 
 ROOT = pathlib.Path(__file__).parents[1]
 # What a VM runs instead of Python and t5x_lite: it prints what it was given,
@@ -502,3 +499,133 @@ def test_the_launcher_is_killed_and_the_job_found(cloud, launch, command):
   assert 'my-run goes on without us; t5x_lite launch watch' in said
   command('launch', 'delete', 'my-run', '--force')
   assert cloud.state()['queued'] == {}
+
+
+# -- what runs on a VM --------------------------------------------------------
+
+
+@pytest.fixture
+def vm(cloud, tmp_path, monkeypatch):
+  """Runs worker.py for a job of one stub, as ssh would: its status."""
+  made = spec(
+    accelerator='v5e-1',
+    tpu_vm={'python': str(tmp_path / 'stub')},
+    env={'STUB_CODES': 'wait'},
+  )
+  job = jobs.Job('job', 'tpu_vm', made.to_dict(), ['evaluate'])
+  shipping.make(job)
+  shipping.address(job, '127.0.0.1')
+  home = tmp_path / 'cloud' / 'vms' / 'here' / '0'
+  shutil.copytree(shipping.home('job'), home / gcloud.JOBS)
+  monkeypatch.setenv('FAKE_VM', f'{home}/')
+
+  def run(*words, name='job', code=0):
+    done = subprocess.run(
+      ['python3', home / gcloud.JOBS / name / 'worker.py', *words],
+      capture_output=True,
+      text=True,
+    )
+    assert done.returncode == code, done.stderr
+    if words[0] in ('status', 'start', 'stop') and not code:
+      return json.loads(done.stdout)
+    return done.stdout + done.stderr
+
+  run.home, run.folder = home, home / gcloud.JOBS / 'job'
+  return run
+
+
+def wait_until(ready, seconds=20):
+  until = time.monotonic() + seconds
+  while not ready():
+    assert time.monotonic() < until
+    time.sleep(0.05)
+
+
+def test_a_worker_starts_once_and_stops(vm):
+  assert vm('status')['phase'] == 'new'
+  assert 'already' not in vm('start', '--rank=0')
+  wait_until(lambda: vm('status')['last'] == 'waiting')
+  assert vm('start', '--rank=0')['already']
+  assert (vm.folder / 'files' / 'tries').read_text() == '1'
+  # A TPU has one user: another job must wait.
+  other = vm.folder.with_name('other')
+  shutil.copytree(vm.folder, other, ignore=shutil.ignore_patterns('lock'))
+  assert 'this VM runs another job, job' in vm(
+    'start', '--rank=0', name='other', code=1
+  )
+  vm('stop')
+  wait_until(lambda: vm('status')['phase'] == 'ended')
+  status = vm('status')
+  assert status['code'] == 143 and status['last'] == 'saved'
+
+
+def test_a_worker_tells_its_log_from_where_it_is_asked(vm):
+  vm('start', '--rank=0')
+  wait_until(lambda: vm('status')['last'] == 'waiting')
+  log = (vm.folder / 'log.txt').read_bytes()
+  half = log.index(b'\n') + 1
+  vm('stop')
+  first, *told, last = vm('follow', f'--offset={half}').splitlines()
+  assert first[0] == '=' and last[0] == '.'
+  assert told == [f'+{len(log)} waiting', f'+{len(log) + 6} saved']
+  assert json.loads(last[1:])['code'] == 143
+
+
+def test_a_worker_whose_machine_fell_is_lost(vm, cloud):
+  vm('start', '--rank=0')
+  wait_until(lambda: vm('status')['last'] == 'waiting')
+  cloud.kill(vm.home)
+  status = vm('status')
+  assert status['phase'] == 'lost'
+  assert json.loads(vm('follow').splitlines()[-1][1:])['phase'] == 'lost'
+  vm('start', '--rank=0')
+  wait_until(lambda: (vm.folder / 'files' / 'tries').read_text() == '2')
+
+
+def test_a_command_outlives_its_supervisor_alone(vm):
+  """And nobody starts it beside itself."""
+  status = vm('start', '--rank=0')
+  wait_until(lambda: vm('status')['last'] == 'waiting')
+  os.kill(vm('status')['pid'], signal.SIGKILL)
+  assert vm('start', '--rank=0')['already']
+  vm('stop')  # is told to the command itself
+  wait_until(lambda: vm('status')['phase'] == 'lost')
+  assert vm('status')['last'] == 'saved' and status['rank'] == 0
+
+
+def test_a_worker_runs_on_the_python_of_a_vm():
+  source = (ROOT / 'launch' / 'worker.py').read_text()
+  tree = ast.parse(source, feature_version=(3, 8))
+  names = {
+    name.name.split('.')[0]
+    for node in ast.walk(tree)
+    if isinstance(node, ast.Import)
+    for name in node.names
+  }
+  assert names <= sys.stdlib_module_names
+  assert not any(isinstance(n, ast.ImportFrom) for n in ast.walk(tree))
+
+
+# -- the page -----------------------------------------------------------------
+
+
+def test_commands_of_the_page_are_right(command, monkeypatch, tmp_path):
+  from t5x_lite import cli
+
+  monkeypatch.setenv('T5X_LITE_STATE', str(tmp_path))
+  text = (ROOT / 'docs' / 'launch_tpu_vm.md').read_text()
+  lines = [
+    line
+    for block in re.findall(r'```sh\n(.*?)```', text, re.S)
+    for line in block.splitlines()
+  ]
+  assert len(lines) == 8
+  for line in lines:
+    program, *words = shlex.split(line)
+    assert program == 't5x_lite'
+    cli.parse(words)
+    if '--dry_run' in words:
+      assert 'queued-resources create small' in command(*words)
+  for fault in (*gcloud.API_FAULTS, *gcloud.SSH_FAULTS):
+    if fault.fix and 'network' not in fault.fix and 'account' not in fault.what:
+      assert fault.what in text, fault
