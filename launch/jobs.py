@@ -88,7 +88,7 @@ def spec(**changes):
 
 def _set(config, name, value, where):
   """Sets `a.b` of a config, to a value or to what a text says."""
-  *groups, last = name.split('.')
+  top, (*groups, last) = config, name.split('.')
   for group in groups:
     inside = config.get(group)
     if not isinstance(inside, ml_collections.ConfigDict):
@@ -98,7 +98,7 @@ def _set(config, name, value, where):
     config.get(last), ml_collections.ConfigDict
   ):
     for key, inner in value.items():
-      _set(config[last], key, inner, where)
+      _set(top, f'{name}.{key}', inner, where)
     return
   if groups == ['env']:
     with config.unlocked():
