@@ -292,6 +292,10 @@ class Job:
   files: dict[str, bytes] = dataclasses.field(default_factory=dict)
   state: dict = dataclasses.field(default_factory=dict)
 
+  def __post_init__(self):
+    # As it comes back from a file, where a tuple is a list.
+    self.config = json.loads(json.dumps(self.config))
+
   @property
   def spec(self):
     return ml_collections.ConfigDict(self.config).lock()

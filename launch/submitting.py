@@ -1,6 +1,5 @@
 """The commands of `t5x_lite launch`, whatever runs the job."""
 
-import json
 import os
 
 from t5x_lite.launch import bundle
@@ -43,7 +42,7 @@ def submit(options, run, say):
   job = jobs.Job(
     _name(options, started),
     options.where,
-    json.loads(json.dumps(config.to_dict())),  # as it is remembered
+    config.to_dict(),
     command,
     files,
   )
