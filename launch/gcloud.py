@@ -6,9 +6,8 @@ and fields are those of the Google Cloud CLI and of the Cloud TPU API, v2.
 
 import json
 
-from t5x_lite.launch import calls
-
 from t5x_lite import errors
+from t5x_lite.launch import calls
 
 JOBS = 't5x_lite_jobs'  # in the home folder of each VM
 # `gcloud` itself tries ten times to connect, 5 s apart, and twice as long

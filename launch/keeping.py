@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 
+from t5x_lite import errors
 from t5x_lite.launch import calls
 from t5x_lite.launch import following
 from t5x_lite.launch import gcloud
@@ -13,8 +14,6 @@ from t5x_lite.launch import jobs
 from t5x_lite.launch import queueing
 from t5x_lite.launch import shipping
 from t5x_lite.launch import vms
-
-from t5x_lite import errors
 
 _RETRIED = (6, 7, errors.PREEMPTED)
 

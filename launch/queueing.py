@@ -3,11 +3,10 @@
 import datetime
 import time
 
+from t5x_lite import errors
 from t5x_lite.launch import calls
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import vms
-
-from t5x_lite import errors
 
 POLL = 15.0  # seconds between two looks while waiting
 READY = 1800  # seconds that VMs may take to be ready, once they are given

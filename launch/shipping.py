@@ -14,11 +14,10 @@ import shutil
 import sys
 import tempfile
 
+from t5x_lite import errors
 from t5x_lite.launch import calls
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import jobs
-
-from t5x_lite import errors
 
 PAUSE = 5, 60  # seconds before the first restart, and at most
 EXTRAS = 'tpu,gcs'

@@ -9,6 +9,7 @@ machine shows its lines, and asks for new TPUs when Google Cloud takes them.
 import re
 import time
 
+from t5x_lite import errors
 from t5x_lite.launch import calls
 from t5x_lite.launch import following
 from t5x_lite.launch import gcloud
@@ -17,8 +18,6 @@ from t5x_lite.launch import plans
 from t5x_lite.launch import queueing
 from t5x_lite.launch import shipping
 from t5x_lite.launch import vms
-
-from t5x_lite import errors
 
 SAVING = 900.0  # seconds that a job may take to save and end
 _PLACE = re.compile(r'[a-z][-a-z0-9]*', re.ASCII)

@@ -5,11 +5,10 @@ import dataclasses
 import json
 import time
 
+from t5x_lite import errors
 from t5x_lite.launch import calls
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import shipping
-
-from t5x_lite import errors
 
 AT_ONCE = 16  # calls of gcloud; each takes a second of a core
 PAUSE = 10.0  # seconds before the second try of a call

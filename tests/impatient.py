@@ -5,13 +5,12 @@ python -m tests.impatient launch ...
 
 import sys
 
+from t5x_lite import cli
 from t5x_lite.launch import following
 from t5x_lite.launch import queueing
 from t5x_lite.launch import shipping
 from t5x_lite.launch import tpu_vm
 from t5x_lite.launch import vms
-
-from t5x_lite import cli
 
 PAUSES = [
   (following, 'LOOK', 1.0),

@@ -13,14 +13,14 @@ import sys
 import time
 
 import pytest
+
+from t5x_lite import accelerators
+from t5x_lite import errors
 from t5x_lite.launch import calls
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import jobs
 from t5x_lite.launch import shipping
 from t5x_lite.launch import tpu_vm
-
-from t5x_lite import accelerators
-from t5x_lite import errors
 from tests import fake_cloud
 from tests import impatient
 
