@@ -136,16 +136,15 @@ def followed(job, found):
   return [vm for vm in found if vm.worker == 0]
 
 
-def follow(job, found, statuses, bring, say, fresh):
+def follow(job, found, statuses, bring, say):
   """Shows the lines of a job until it has ended on all VMs.
 
   Args:
     job: Job.
     found: its VMs.
-    statuses: of the job on each.
+    statuses: of the job on each; they say from where its logs are shown.
     bring: starts the job on a VM anew, and gives its status.
     say: prints a line.
-    fresh: whether to show logs from their beginning.
 
   Returns:
     The statuses at the end.
@@ -180,7 +179,7 @@ def follow(job, found, statuses, bring, say, fresh):
       opener(vm),
       bring,
       prefixed(vm),
-      0 if fresh else statuses[vm.rank].get('log', 0),
+      statuses[vm.rank].get('log', 0),
       job.spec.restarts,
     )
     for vm in chosen

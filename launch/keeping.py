@@ -20,18 +20,17 @@ _RETRIED = (6, 7, errors.PREEMPTED)
 
 def keep(job, follow, say, again):
   """Brings a job to its VMs, and follows it, as often as they are lost."""
-  fresh = again
   while True:
+    started = False
     try:
       found = queueing.acquire(job, say)
       statuses, bring = _start(job, found, say, again)
+      started = True
       if not follow:
         say(f'{job.name} is started; {_ways(job)}')
         say(queueing.still_costs(job))
         return 0
-      if not fresh and statuses[0].get('last'):
-        say(f'[0] {statuses[0]["last"]}')
-      statuses = following.follow(job, found, statuses, bring, say, fresh)
+      statuses = following.follow(job, found, statuses, bring, say)
       return _end(job, found, statuses, say)
     except following.Lost as e:
       why = str(e)
@@ -40,11 +39,18 @@ def keep(job, follow, say, again):
         raise
       why = str(e)
     except KeyboardInterrupt:
-      say(f'{job.name} goes on without us; {_ways(job)}')
-      say(queueing.still_costs(job))
+      if started:
+        say(f'{job.name} goes on without us; {_ways(job)}')
+        say(queueing.still_costs(job))
+      else:
+        say(
+          'nothing runs yet, but TPUs may be there or come, and cost money; the'
+          f' same command goes on, t5x_lite launch delete {job.name} takes them'
+          ' back'
+        )
       return errors.INTERRUPTED
     _renew(job, why, say)
-    again, fresh = True, True
+    again = True
 
 
 def _ways(job):
@@ -93,7 +99,8 @@ def _start(job, found, say, again):
   statuses = vms.statuses(job, found, say)
   phases = {status['phase'] for status in statuses}
   if phases <= set(vms.RUNNING):
-    say('it runs on all of them')
+    say('it runs on all of them; its last line is')
+    say(f'[0] {statuses[0]["last"]}')
     if any(status['digest'] != digest for status in statuses):
       say(f'(as it was launched before; first t5x_lite launch stop {job.name})')
     return statuses, bring

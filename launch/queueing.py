@@ -111,7 +111,7 @@ def acquire(job, say):
   """
   if not job.spec.tpu_vm.existing:
     said = request(job, say)
-    if said and state(said) in ('FAILED', 'SUSPENDED'):
+    if said and state(said) in DEAD:
       say(f'an earlier request is {state(said)}; it is deleted, and made anew')
       release(job, say)
       said = None
@@ -168,9 +168,12 @@ def refused(job, said):
   error, _ = calls.failed(['gcloud'], 1, why, gcloud.API_FAULTS)
   fix = error.fix if error.fault else f't5x_lite launch delete {job.name}'
   found = error.fault.what if error.fault else 'Google Cloud gives no TPUs'
-  return calls.CallError(
+  made = calls.CallError(
     found, where=where, got=f'{state(said)}: {why or "no reason"}', fix=fix
   )
+  if state(said).startswith('SUSPEND'):
+    made.fault = gcloud.TERMINAL  # they were there, and were taken
+  return made
 
 
 def _ready(job, say):
@@ -209,7 +212,9 @@ def _ready(job, say):
 
 def release(job, say):
   """Deletes the request and its VMs, and waits until they are gone."""
-  gcloud.do(gcloud.delete(job.name, job.spec), gcloud.NOT_THERE, say)
+  said = request(job, say)
+  if said is not None and state(said) != 'DELETING':
+    gcloud.do(gcloud.delete(job.name, job.spec), gcloud.NOT_THERE, say)
   until = time.time() + GONE
   while request(job) is not None:
     if time.time() > until:

@@ -111,7 +111,11 @@ def each(vms, act):
   """
   if not vms:
     return []
-  found, faults = [act(vms[0])], []
+  found, faults = [], []
+  try:
+    found.append(act(vms[0]))
+  except calls.CallError as e:
+    faults.append(e)
   with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
     for future in [pool.submit(act, vm) for vm in vms[1:]]:
       try:

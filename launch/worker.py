@@ -129,6 +129,7 @@ def start(rank):
   if read_status().get('phase') == 'ended':
     note('started again')
   now = time.time()
+  begin = LOG.stat().st_size if LOG.exists() else 0
   write_status(
     phase='installing',
     rank=rank,
@@ -152,7 +153,7 @@ def start(rank):
   os.close(held)
   os.read(reader, 1)  # it is there, or gone
   os.wait()
-  return look()
+  return dict(look(), log=begin)  # what comes now is of this start
 
 
 def note(text):
@@ -220,7 +221,7 @@ class Keeper:
   def run(self):
     """(exit code, why it ended unless the command itself says it)."""
     job = self.job
-    python = job['python'] or self.install()
+    python = os.path.expanduser(job['python']) or self.install()
     if python is None:
       if self.stopped:
         return 143, 'stopped while it was installing'

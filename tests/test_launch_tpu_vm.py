@@ -17,10 +17,13 @@ import pytest
 from t5x_lite import accelerators
 from t5x_lite import errors
 from t5x_lite.launch import calls
+from t5x_lite.launch import following
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import jobs
+from t5x_lite.launch import queueing
 from t5x_lite.launch import shipping
 from t5x_lite.launch import tpu_vm
+from t5x_lite.launch import vms
 from tests import fake_cloud
 from tests import impatient
 
@@ -415,6 +418,114 @@ def test_an_existing_tpu_vm_is_used_and_kept(cloud, launch, command):
     code=2,
   )  # fmt: skip
   assert 'no such TPU VM at --config.tpu_vm.existing' in said
+
+
+QUOTA = "RESOURCE_EXHAUSTED: Quota limit 'TPUV5s' has been exceeded. Limit: 0"
+DENIED = "PERMISSION_DENIED: Permission 'tpu.queuedResources.create' denied"
+
+
+@pytest.mark.parametrize(
+  'said, told',
+  [
+    (
+      QUOTA,
+      'the quota of the project is used up, or none was granted; got ERR',
+    ),
+    (DENIED, 'your account may not do this in the project'),
+  ],
+)
+def test_a_request_is_refused(cloud, launch, said, told):
+  cloud.plan({'on': 'queued-resources create', 'say': said})
+  assert told in launch(code=6)
+  assert len(cloud.calls()) == 2  # it is not tried again
+
+
+def test_no_capacity_yet(cloud, launch):
+  path = ['ACCEPTED', *['WAITING_FOR_RESOURCES'] * 5, 'PROVISIONING', 'ACTIVE']
+  cloud.plan({'on': 'queue', 'set': {'path': path}})
+  said = launch('--config.accelerator=v5e-1')
+  assert said.count('WAITING_FOR_RESOURCES') == 1 and 'is done' in said
+  assert len(cloud.calls('queued-resources', 'describe')) > len(path)
+
+
+def test_no_capacity_at_all(cloud, launch):
+  """It is told; the same command asks anew."""
+  why = 'There is no more capacity in the zone "us-west4-a"'
+  path = ['WAITING_FOR_RESOURCES', 'FAILED']
+  cloud.plan({'on': 'queue', 'set': {'path': path, 'error': why}})
+  said = launch('--config.accelerator=v5e-1', code=6)
+  assert 'the zone has no such TPUs free at queued resource my-run' in said
+  assert f'FAILED: {why}' in said
+  said = launch('--config.accelerator=v5e-1')
+  assert 'an earlier request is FAILED; it is deleted, and made anew' in said
+  assert 'my-run is done' in said
+
+
+def test_taken_before_it_was_given(cloud, launch):
+  path = ['PROVISIONING', 'SUSPENDING']
+  cloud.plan({'on': 'queue', 'set': {'path': path}})
+  said = launch('--config.accelerator=v5e-1')
+  assert 'asking for new TPUs (1 of 10)' in said and 'my-run is done' in said
+
+
+def test_waiting_has_an_end(cloud):
+  cloud.plan({'on': 'queue', 'set': {'path': ['WAITING_FOR_RESOURCES']}})
+  made = spec(accelerator='v5e-1', tpu_vm={'wait': 1})
+  asked = {'asked': time.time() - 3601}
+  job = jobs.Job('my-run', 'tpu_vm', made.to_dict(), [], state=asked)
+  gcloud.do(gcloud.create('my-run', made, job.accelerator), gcloud.EXISTS)
+  with pytest.raises(calls.CallError) as e:
+    queueing.acquire(job, lambda line: None)
+  assert 'no TPUs within 1 hours at queued resource my-run' in str(e.value)
+  assert 'WAITING_FOR_RESOURCES, which costs nothing' in str(e.value)
+
+
+def test_ssh_and_scp_that_fail_are_tried_again(cloud, launch):
+  cloud.plan(
+    {'on': 'ssh', 'node': 'my-run', 'times': 2, 'code': 255},
+    {'on': 'scp', 'node': 'my-run', 'say': 'lost connection'},
+    # While it is followed: the connection, and later lines are not lost.
+    {'on': 'ssh', 'node': 'my-run', 'after': 3, 'times': 2, 'code': 255},
+  )
+  said = launch('--config.accelerator=v5e-1')
+  assert said.count('the VM is not reached by ssh; trying again (2 of 3)') == 2
+  assert said.count('trying again (3 of 3)') == 1
+  assert said.count('not reached by ssh; trying until it answers') == 1
+  assert said.count('[0] ends with 0') == 1 and 'my-run is done' in said
+
+
+def test_a_vm_that_is_not_reached_is_named(cloud, launch):
+  cloud.plan({'on': 'ssh', 'node': 'my-run-1', 'times': -1})
+  said = launch(code=6)
+  assert 'not reached by ssh at worker 0 of my-run-1, rank 1; got' in said
+  assert 'fix: let port 22 in' in said
+
+
+def test_of_many_workers_some_are_followed():
+  many = [vms.VM(n, f'n-{n // 64}', n % 64, '') for n in range(128)]
+  assert [vm.rank for vm in following.followed(None, many)] == [0, 64]
+  assert following.followed(None, many[:16]) == many[:16]
+
+
+def test_vms_have_their_ranks_in_the_order_of_the_slices():
+  ends = [{'ipAddress': f'10.0.0.{n}'} for n in range(4)]
+  said = {
+    'a': {'networkEndpoints': ends},
+    # Two networks: the first address of each VM is the one that counts.
+    'b': {
+      'networkEndpoints': [end for end in ends for _ in range(2)],
+      'networkConfigs': [{}, {}],
+    },
+  }
+  made = spec(accelerator='v5e-16', slices=2)
+  job = jobs.Job('job', 'tpu_vm', made.to_dict(), [])
+  found = vms.find(job, said)
+  assert [(vm.rank, vm.node, vm.worker) for vm in found][3:6] == [
+    (3, 'a', 3),
+    (4, 'b', 0),
+    (5, 'b', 1),
+  ]
+  assert found[6].address == '10.0.0.2'
 
 
 def test_a_command_that_fails_is_started_again(cloud, launch):

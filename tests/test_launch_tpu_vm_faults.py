@@ -15,7 +15,7 @@ import pytest
 from tests import fake_cloud
 from tests import runs
 
-STEPS, EVERY = 30, 5
+STEPS, EVERY = 24, 5
 SMALL = runs.options(
   Transformer__encoder_layers=1,
   Transformer__decoder_layers=1,
