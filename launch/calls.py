@@ -3,11 +3,11 @@
 import contextlib
 import dataclasses
 import os
+import select
 import shlex
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 
 from t5x_lite import errors
@@ -106,7 +106,6 @@ class Stream:
     self._argv, self._faults, self._silence = argv, faults, silence
     # A pipe that nobody reads would fill up.
     self._said = tempfile.TemporaryFile()  # noqa: SIM115
-    self._quiet = False
     try:
       self._process = subprocess.Popen(
         list(map(str, argv)),
@@ -120,30 +119,27 @@ class Stream:
       raise missing(argv[0]) from None
 
   def __iter__(self):
+    out, rest = self._process.stdout.fileno(), b''
     while True:
-      timer = threading.Timer(self._silence, self._give_up)
-      timer.start()
-      try:
-        line = self._process.stdout.readline()
-      finally:
-        timer.cancel()
-      if not line:
+      if not select.select([out], [], [], self._silence)[0]:
+        self.kill()
+        raise CallError(
+          f'{self._argv[0]} was silent for {self._silence:g} s',
+          got=shown(self._argv),
+        )
+      chunk = os.read(out, 1 << 16)
+      *lines, rest = (rest + chunk).split(b'\n')
+      if not chunk and rest:
+        lines, rest = [rest], b''
+      for line in lines:
+        yield line.decode('utf-8', 'replace')
+      if not chunk:
         break
-      yield line.decode('utf-8', 'replace').rstrip('\n')
     code = self._process.wait()
-    if self._quiet:
-      raise CallError(
-        f'{self._argv[0]} was silent for {self._silence:g} s',
-        got=shown(self._argv),
-      )
     if code:
       self._said.seek(0)
       said = self._said.read().decode('utf-8', 'replace')
       raise failed(self._argv, code, said, self._faults)[0]
-
-  def _give_up(self):
-    self._quiet = True
-    self.kill()
 
   def kill(self):
     """Ends the program and what it started; what it wrote can still be read."""

@@ -81,6 +81,8 @@ class Tail(threading.Thread):
     """Whether the job ended; False if it does not run there any more."""
     self._stream = self._open(self._offset)
     try:
+      if self._ending.is_set():  # `close` may have missed it
+        return True
       for line in self._stream:
         self.heard = time.monotonic()
         kind, text = line[:1], line[1:]

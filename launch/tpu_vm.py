@@ -126,13 +126,14 @@ def plan(job):
     last = found.hosts - 1
     more = f'; likewise --worker=1 to {last}' if last else ''
     first = vms.VM(n * found.hosts, node, 0, '')
+    ranks = f', --rank={first.rank + 1} to {first.rank + last}' if last else ''
     steps += [
       plans.Call(
         f'copy it to each VM{more}',
         gcloud.scp(shipping.home(job.name), node, 0, spec),
       ),
       plans.Call(
-        f'start its process{more}',
+        f'start its process{more}{ranks}',
         vms.ssh(job, first, 'start', rank=first.rank),
       ),
     ]

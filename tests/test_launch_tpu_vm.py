@@ -238,6 +238,26 @@ def test_a_name_is_not_taken_for_a_fault(cloud):
   assert gcloud.ask(gcloud.describe('quota-test', spec()), tries=1) is None
 
 
+def test_a_stream_gives_lines_and_then_the_fault():
+  stream = calls.Stream(
+    ['sh', '-c', 'echo a; printf b; echo "[255]" >&2; exit 255'],
+    silence=20,
+    faults=gcloud.SSH_FAULTS,
+  )
+  lines = iter(stream)
+  assert [next(lines), next(lines)] == ['a', 'b']
+  with pytest.raises(calls.CallError, match='not reached by ssh'):
+    next(lines)
+  stream.close()
+
+
+def test_a_stream_that_is_silent_is_given_up():
+  stream = calls.Stream(['sleep', '60'], silence=0.1)
+  with pytest.raises(calls.CallError, match='sleep was silent for 0.1 s'):
+    list(stream)
+  stream.close()
+
+
 # -- what is refused ----------------------------------------------------------
 
 
