@@ -210,14 +210,15 @@ def _watch(job, found, tails, bring, say):
       if tail.fault is not None:
         raise tail.fault
     over = all(tail.over for tail in tails)
-    if looks:
-      told = _look(job, told, say)
-      _check_heard(job, heard)
-      _rejoin(tails)
+    # First: VMs that are taken after the job's end are no loss.
     if over or looks % 10 == 9:
       statuses = _ask_all(job, found, tails, bring, heard)
       if all(s and s['phase'] == 'ended' for s in statuses):
         return statuses
+    if looks:
+      told = _look(job, told, say)
+      _check_heard(job, heard)
+      _rejoin(tails)
     looks += 1
     until = time.monotonic() + (LOOK / 3 if over else LOOK)
     while time.monotonic() < until:

@@ -761,3 +761,93 @@ def test_commands_of_the_page_are_right(command, monkeypatch, tmp_path):
   for fault in (*gcloud.API_FAULTS, *gcloud.SSH_FAULTS):
     if fault.fix and 'network' not in fault.fix and 'account' not in fault.what:
       assert fault.what in text, fault
+
+
+# -- following ----------------------------------------------------------------
+
+
+def heard(*lines):
+  """A stream of worker.py's lines."""
+
+  class Heard(list):
+    def kill(self):
+      pass
+
+    close = kill
+
+  return Heard(lines)
+
+
+@pytest.fixture
+def tail(monkeypatch):
+  """A Tail that hears these streams, one after the other: (it, lines)."""
+  monkeypatch.setattr(following, 'PAUSE', 0.01)
+  made = []
+
+  def start(*streams, most=3):
+    waiting, said, offsets, brought = list(streams), [], [], []
+
+    def open_(offset):
+      offsets.append(offset)
+      stream = waiting.pop(0)
+      if isinstance(stream, Exception):
+        raise stream
+      return stream
+
+    def bring(vm):
+      brought.append(vm)
+      return {'phase': 'installing'}
+
+    vm = vms.VM(1, 'n', 1, '')
+    made.append(following.Tail(vm, {}, open_, bring, said.append, 0, most))
+    return made[-1], said, offsets, brought
+
+  yield start
+  for one in made:
+    one.close()
+    one.join(timeout=5)
+
+
+ENDED, LOST = (
+  json.dumps({'phase': phase, 'code': 0, 'ended': 5, 'tried': 1})
+  for phase in ('ended', 'lost')
+)
+
+
+def test_a_connection_goes_on_where_it_was_cut(tail):
+  """Lines that gcloud's own second try gives again are not shown again."""
+  one, said, offsets, _ = tail(
+    heard('+5 one', '+9 two'),
+    heard('+5 one', '+9 two', '+12 six', f'.{ENDED}'),
+  )
+  wait_until(lambda: one.over)
+  assert [s for s in said if s[0] != '('] == ['one', 'two', 'six']
+  assert offsets == [0, 9]
+
+
+def test_a_job_that_does_not_stay_is_given_up(tail):
+  one, _, _, brought = tail(*[heard(f'.{LOST}')] * 4, most=3)
+  wait_until(lambda: one.fault)
+  assert one.fault.what == 'the job does not stay on a VM'
+  assert len(brought) == 3
+
+
+def test_what_ended_is_started_again_if_others_are(tail):
+  """Else a process that lost its peers in the end would wait for them."""
+  late = json.dumps({'phase': 'running', 'tried': 9})
+  one, _, _, brought = tail(heard(f'.{ENDED}'), heard(f'.{ENDED}'))
+  wait_until(lambda: one.over)
+  other, _, _, _ = tail(heard(f'={late}'), *[heard()] * 100)
+  wait_until(lambda: other.status)
+  following._rejoin([one, other])
+  assert len(brought) == 1
+  wait_until(lambda: one.over)
+
+
+def test_credentials_that_end_stop_the_following_alone(tail):
+  error, _ = calls.failed(
+    ['gcloud'], 1, 'Please run: gcloud auth login', gcloud.SSH_FAULTS
+  )
+  one, _, _, _ = tail(error)
+  wait_until(lambda: one.fault)
+  assert one.fault.what == 'gcloud is not logged in'
