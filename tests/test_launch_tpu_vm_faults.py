@@ -1,10 +1,12 @@
 """Training on TPU VMs of the fake cloud, and what disturbs it.
 
-`make faults` runs most of it; `-s` shows how long each took to recover.
+`make faults` runs most of it, `make slow` the rest; each fault tells how long it
+took to recover.
 """
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -121,6 +123,7 @@ def assert_undisturbed(workdir, undisturbed):
   assert runs.metrics(workdir) == runs.metrics(undisturbed)
 
 
+@pytest.mark.slow
 def test_it_trains_as_it_does_here(train, undisturbed, tmp_path):
   said = train(HERE).end()
   assert f'[0] step {STEPS}/{STEPS}' in said
@@ -160,7 +163,7 @@ def disturb(train, undisturbed, tmp_path, capsys, request):
   """Runs it, disturbs it at a moment, and compares it at its end."""
   workdir = tmp_path / 'run'
 
-  def run(ready, act, *options, recovers=True):
+  def run(ready, act, *options):
     seen = {}
 
     def disturb():
@@ -175,7 +178,10 @@ def disturb(train, undisturbed, tmp_path, capsys, request):
     assert at.at is not None, said
     assert_undisturbed(workdir, undisturbed)
     lost = seen['step'] - seen['saved']
-    assert lost <= EVERY + 2  # it runs ahead while it saves
+    # These steps take milliseconds: some are done while one is being saved.
+    assert lost < 2 * EVERY
+    begun = re.findall(r'going on from step (\d+)', said)
+    assert begun and int(begun[-1]) >= seen['saved']
     again = started.step(at.at + 1)
     if again:
       with capsys.disabled():
@@ -189,7 +195,11 @@ def disturb(train, undisturbed, tmp_path, capsys, request):
 
 
 def after(step):
-  return lambda workdir: reached(workdir) >= step
+  """Whether a step is done, and saved what was to be saved before it."""
+  saved = step // EVERY * EVERY
+  return lambda workdir: (
+    reached(workdir) >= step and max(runs.steps(workdir)) >= saved
+  )
 
 
 def saving(step):
@@ -205,16 +215,12 @@ def saving(step):
 @pytest.mark.faults
 def test_preempted_in_a_step(cloud, disturb):
   said = disturb(after(12), lambda: cloud.preempt('run', 'run-0'))
-  assert 'is PREEMPTED; asking for new TPUs (1 of 10)' in said or (
-    'queued resource SUSPENDED' in said
-  )
-  assert 'going on from step 10' in said
+  assert 'asking for new TPUs (1 of 10)' in said
 
 
 @pytest.mark.faults
 def test_preempted_while_it_saves(cloud, disturb):
-  said = disturb(saving(15), lambda: cloud.preempt('run', 'run-1'))
-  assert 'going on from step 1' in said
+  disturb(saving(15), lambda: cloud.preempt('run', 'run-1'))
 
 
 @pytest.mark.faults
