@@ -1,8 +1,13 @@
 """Calls of other programs: argument lists, deadlines, and tries that end."""
 
+import contextlib
 import dataclasses
+import os
+import select
 import shlex
+import signal
 import subprocess
+import tempfile
 import time
 
 from t5x_lite import errors
@@ -81,6 +86,72 @@ def run(argv, *, deadline, faults=(), tries=3, pause=5.0, text=None, say=None):
       say(f'{error.what}; trying again ({n + 2} of {tries})')
     time.sleep(pause * 2**n)
   raise AssertionError(tries)
+
+
+class Stream:
+  """The lines that a program writes, as it writes them, until it ends.
+
+  Iterating raises ConfigError or CallError as `run` does, once it has failed or
+  was silent for too long; it is not tried again here.
+  """
+
+  def __init__(self, argv, *, silence, faults=()):
+    """Starts the program.
+
+    Args:
+      argv: list: the program and its arguments; no shell sees it.
+      silence: seconds without a line after which it is given up.
+      faults: Faults that the program is known for.
+    """
+    self._argv, self._faults, self._silence = argv, faults, silence
+    # A pipe that nobody reads would fill up.
+    self._said = tempfile.TemporaryFile()  # noqa: SIM115
+    try:
+      self._process = subprocess.Popen(
+        list(map(str, argv)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=self._said,
+        start_new_session=True,  # Ctrl-C is for us
+      )
+    except FileNotFoundError:
+      self._said.close()
+      raise missing(argv[0]) from None
+
+  def __iter__(self):
+    out, rest = self._process.stdout.fileno(), b''
+    while True:
+      if not select.select([out], [], [], self._silence)[0]:
+        self.kill()
+        raise CallError(
+          f'{self._argv[0]} was silent for {self._silence:g} s',
+          got=shown(self._argv),
+        )
+      chunk = os.read(out, 1 << 16)
+      *lines, rest = (rest + chunk).split(b'\n')
+      if not chunk and rest:
+        lines, rest = [rest], b''
+      for line in lines:
+        yield line.decode('utf-8', 'replace')
+      if not chunk:
+        break
+    code = self._process.wait()
+    if code:
+      self._said.seek(0)
+      said = self._said.read().decode('utf-8', 'replace')
+      raise failed(self._argv, code, said, self._faults)[0]
+
+  def kill(self):
+    """Ends the program and what it started; what it wrote can still be read."""
+    if self._process.poll() is None:
+      with contextlib.suppress(ProcessLookupError):
+        os.killpg(self._process.pid, signal.SIGKILL)
+
+  def close(self):
+    self.kill()
+    self._process.wait()
+    self._process.stdout.close()
+    self._said.close()
 
 
 def missing(program):

@@ -88,7 +88,7 @@ def spec(**changes):
 
 def _set(config, name, value, where):
   """Sets `a.b` of a config, to a value or to what a text says."""
-  *groups, last = name.split('.')
+  top, (*groups, last) = config, name.split('.')
   for group in groups:
     inside = config.get(group)
     if not isinstance(inside, ml_collections.ConfigDict):
@@ -98,7 +98,7 @@ def _set(config, name, value, where):
     config.get(last), ml_collections.ConfigDict
   ):
     for key, inner in value.items():
-      _set(config[last], key, inner, where)
+      _set(top, f'{name}.{key}', inner, where)
     return
   if groups == ['env']:
     with config.unlocked():
@@ -326,13 +326,18 @@ class Job:
     (folder() / f'{self.name}.json').unlink(missing_ok=True)
 
 
-def folder():
-  """The private folder of the jobs that were launched here."""
-  root = os.environ.get('T5X_LITE_STATE') or os.path.join(
+def root():
+  """Where the folder of the jobs is, or would be."""
+  state = os.environ.get('T5X_LITE_STATE') or os.path.join(
     os.environ.get('XDG_STATE_HOME') or os.path.expanduser('~/.local/state'),
     't5x_lite',
   )
-  return storage.make_private(storage.path(root) / 'jobs')
+  return storage.path(state) / 'jobs'
+
+
+def folder():
+  """The private folder of the jobs that were launched here."""
+  return storage.make_private(root())
 
 
 def known():

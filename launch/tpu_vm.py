@@ -1,16 +1,294 @@
-"""Placeholder."""
+"""Jobs on TPU VMs of Google Cloud, through `gcloud`.
+
+A queued resource of the job's name is asked for; once it is granted, a folder
+is copied to each of its VMs, and worker.py started there, which keeps the
+command running. So a job goes on without the machine that launched it. This
+machine shows its lines, and asks for new TPUs when Google Cloud takes them.
+"""
+
+import re
+import time
+
+from t5x_lite import errors
+from t5x_lite.launch import calls
+from t5x_lite.launch import following
+from t5x_lite.launch import gcloud
+from t5x_lite.launch import keeping
+from t5x_lite.launch import plans
+from t5x_lite.launch import queueing
+from t5x_lite.launch import shipping
+from t5x_lite.launch import vms
+
+SAVING = 900.0  # seconds that a job may take to save and end
+_PLACE = re.compile(r'[a-z][-a-z0-9]*', re.ASCII)
 
 
 def check(config, accelerator):
-  pass
+  """Refuses a job spec that has not all that TPU VMs need.
+
+  Raises:
+    ConfigError: it names the field.
+  """
+  vm = config.tpu_vm
+  if not accelerator.is_tpu:
+    raise errors.ConfigError(
+      'tpu_vm has TPUs only',
+      where='--config.accelerator',
+      got=accelerator.name,
+      fix='t5x_lite launch slurm, or an accelerator such as v5e-16',
+    )
+  if not config.zone:
+    raise errors.ConfigError(
+      'no zone',
+      fix='--config.zone=ZONE; `gcloud compute tpus locations list` shows them',
+    )
+  for where, value in (
+    ('zone', config.zone),
+    ('tpu_vm.existing', vm.existing),
+  ):
+    if value and not _PLACE.fullmatch(value):
+      raise errors.ConfigError(
+        'not a name of Google Cloud',
+        where=f'--config.{where}',
+        got=repr(value),
+        expected='small letters, digits and -, such as us-west4-a',
+      )
+  if vm.existing and accelerator.slices > 1:
+    raise errors.ConfigError(
+      'one TPU VM has one slice',
+      where='--config.tpu_vm.existing',
+      got=f'{vm.existing} for {accelerator.slices} slices',
+      fix='leave it out, so that the slices are asked for together',
+    )
+  if not 0 < vm.port < 1 << 16:
+    raise errors.ConfigError(
+      'not a port', where='--config.tpu_vm.port', got=vm.port
+    )
+  if vm.wait < 1:
+    raise errors.ConfigError(
+      'no time to wait for TPUs',
+      where='--config.tpu_vm.wait',
+      got=vm.wait,
+      expected='1 hour or more',
+    )
+  shipping.check_wheel(config)
+
+
+# -- what is done -------------------------------------------------------------
 
 
 def plan(job):
-  return []
+  """The calls and files of `submit`, in their order.
+
+  Those of one VM stand for those of all.
+  """
+  spec, found = job.spec, job.accelerator
+  names = queueing.node_names(job)
+  steps = []
+  if not spec.tpu_vm.python and not spec.tpu_vm.wheel:
+    steps.append(
+      plans.Call(
+        'make a wheel of a copy of this checkout',
+        shipping.build_wheel('COPY', shipping.home(job.name) / job.name),
+      )
+    )
+  if not spec.tpu_vm.existing:
+    steps += [
+      plans.Call(
+        f'ask for {found}, unless it was done before',
+        gcloud.create(job.name, spec, found),
+      ),
+      plans.Call('wait until it is ACTIVE', gcloud.describe(job.name, spec)),
+    ]
+  steps += [
+    plans.Call(
+      'wait until the slice is READY, and learn the addresses of its VMs',
+      gcloud.describe_node(node, spec),
+    )
+    for node in names
+  ]
+  steps.append(
+    plans.File(
+      'what each VM is to run',
+      f'{shipping.home(job.name) / job.name}/job.json',
+      shipping.job_text(job, 'ADDRESS_OF_RANK_0'),
+    )
+  )
+  steps += [
+    plans.File(
+      'taken along',
+      f'{shipping.home(job.name) / job.name}/files/{name}',
+      f'{len(content):,} bytes',
+    )
+    for name, content in job.files.items()
+  ]
+  for n, node in enumerate(names):
+    last = found.hosts - 1
+    more = f'; likewise --worker=1 to {last}' if last else ''
+    first = vms.VM(n * found.hosts, node, 0, '')
+    ranks = f', --rank={first.rank + 1} to {first.rank + last}' if last else ''
+    steps += [
+      plans.Call(
+        f'copy it to each VM{more}',
+        gcloud.scp(shipping.home(job.name), node, 0, spec),
+      ),
+      plans.Call(
+        f'start its process{more}{ranks}',
+        vms.ssh(job, first, 'start', rank=first.rank),
+      ),
+    ]
+  steps.append(
+    plans.Call(
+      'follow it',
+      vms.ssh(job, vms.VM(0, names[0], 0, ''), 'follow', offset=0),
+    )
+  )
+  return steps
 
 
 def submit(job, follow, say):
-  raise NotImplementedError
+  """Launches a job, or goes on with it.
+
+  Args:
+    job: Job; it is saved.
+    follow: whether to stay until it has ended.
+    say: prints a line.
+
+  Returns:
+    The exit code of the job; 0 if it is not followed.
+  """
+  shipping.make(job)  # before anything is asked for
+  return keeping.keep(job, follow, say, again=True)
 
 
-status = logs = watch = stop = delete = None
+def watch(job, say):
+  """Follows a job to its end, and starts it again where it must."""
+  keeping.know(job, say)
+  return keeping.keep(job, True, say, again=False)
+
+
+# -- looking after it ---------------------------------------------------------
+
+
+def status(job, say):
+  """Tells how the TPUs and each process of a job are."""
+  spec = job.spec
+  if not spec.tpu_vm.existing:
+    said = queueing.request(job)
+    if said is None:
+      say(f'{job.name}: no queued resource in {spec.zone}; it costs nothing')
+      return
+    now, why = queueing.state(said), queueing.reason(said)
+    say(
+      f'{job.name}: queued resource {now}{queueing.since(said)};'
+      f' {queueing.MEANS.get(now, "")}' + (f': {why}' if why else '')
+    )
+  said = queueing.nodes(job)
+  for name, node in said.items():
+    health = (node or {}).get('healthDescription', '')
+    state = node['state'] if node else 'not there'
+    say(f'TPU VM {name}: {state}' + (f', {health}' if health else ''))
+  found = keeping.find(job)
+  if not found:
+    return
+
+  def ask(vm):
+    try:
+      return vms.shown(vms.ask(job, vm, 'status'))
+    except calls.CallError as e:
+      return f'no answer: {e.what}'
+
+  for vm, words in zip(found, vms.each(found, ask), strict=True):
+    say(f'[{vm.rank}] {vm}: {words}')
+  if job.state.get('recreated'):
+    say(f'asked for new TPUs {job.state["recreated"]} times')
+  say(queueing.still_costs(job))
+
+
+def _need(job):
+  """The VMs of a job, or a ConfigError that there are none."""
+  found = keeping.find(job)
+  if not found:
+    raise errors.ConfigError(
+      'the job has no VMs now',
+      got=job.name,
+      fix=f't5x_lite launch status {job.name}',
+    )
+  return found
+
+
+def logs(job, say):
+  """Shows what the processes printed, from the beginning."""
+  found = _need(job)
+  chosen = following.followed(job, found)
+  if chosen != found:
+    say(f'{len(chosen)} of {len(found)} workers, one of each slice')
+  for vm in chosen:
+    stream = calls.Stream(
+      vms.ssh(job, vm, 'logs'),
+      silence=gcloud.SSH_DEADLINE,
+      faults=gcloud.SSH_FAULTS,
+    )
+    try:
+      for line in stream:
+        say(f'[{vm.rank}] {line}')
+    finally:
+      stream.close()
+
+
+def stop(job, say):
+  """Lets a job save and end; its VMs stay."""
+  found = _need(job)
+  statuses = vms.each(found, lambda vm: vms.ask(job, vm, 'stop', say))
+  if any(status['phase'] in vms.RUNNING for status in statuses):
+    say('asked to save and end')
+  until = time.time() + SAVING
+  while any(status['phase'] in vms.RUNNING for status in statuses):
+    if time.time() > until:
+      raise calls.CallError(
+        f'it did not end within {vms.span(SAVING)}',
+        fix=f't5x_lite launch delete {job.name} --force, which loses what'
+        ' came after the last checkpoint',
+      )
+    time.sleep(following.PAUSE)
+    statuses = vms.statuses(job, found)
+  for vm, status in zip(found, statuses, strict=True):
+    say(f'[{vm.rank}] {vms.shown(status)}')
+  say('it is ended; its checkpoints are in its workdir')
+  say(queueing.still_costs(job))
+
+
+def delete(job, force, say):
+  """Deletes the TPUs of a job, and forgets it."""
+  if not force:
+    _check_idle(job)
+  if job.spec.tpu_vm.existing:
+    say(f'{job.spec.tpu_vm.existing} was there before: it is not deleted')
+  elif queueing.request(job) is None:
+    say('there is no queued resource of this name')
+  else:
+    say(f'deleting queued resource {job.name} and its VMs')
+    queueing.release(job, say)
+    say('they are deleted; nothing costs money any more')
+  keeping.forget(job)
+
+
+def _check_idle(job):
+  """Refuses to delete what still runs, or what can't be seen."""
+  for vm in keeping.find(job):
+    try:
+      status = vms.ask(job, vm, 'status')
+    except calls.CallError as e:
+      raise errors.ConfigError(
+        'cannot see whether the job still runs',
+        where=str(vm),
+        got=e.what,
+        fix=f't5x_lite launch delete {job.name} --force',
+      ) from None
+    if status['phase'] in vms.RUNNING:
+      raise errors.ConfigError(
+        'the job still runs',
+        got=f'{vm}: {vms.shown(status)}',
+        fix=f't5x_lite launch stop {job.name}; or delete it by --force, which'
+        ' loses what came after the last checkpoint',
+      )

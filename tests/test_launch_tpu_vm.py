@@ -1,0 +1,863 @@
+"""Jobs on TPU VMs, through the fake `gcloud` of tests/fakes."""
+
+import ast
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from t5x_lite import accelerators
+from t5x_lite import errors
+from t5x_lite.launch import calls
+from t5x_lite.launch import following
+from t5x_lite.launch import gcloud
+from t5x_lite.launch import jobs
+from t5x_lite.launch import queueing
+from t5x_lite.launch import shipping
+from t5x_lite.launch import tpu_vm
+from t5x_lite.launch import vms
+from tests import fake_cloud
+from tests import impatient
+
+ROOT = pathlib.Path(__file__).parents[1]
+# What a VM runs instead of Python and t5x_lite: it prints what it was given,
+# and ends with the next of STUB_CODES; `wait` waits for SIGTERM, or is killed.
+STUB = f"""#!{sys.executable} -S
+import json, os, pathlib, signal, sys, time
+tries = pathlib.Path('tries')
+n = int(tries.read_text()) if tries.exists() else 0
+tries.write_text(str(n + 1))
+print(json.dumps([sys.argv, dict(os.environ)]), flush=True)
+codes = os.environ.get('STUB_CODES', '0').split(',')
+code = codes[min(n, len(codes) - 1)]
+if code == 'wait':
+  signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(143)))
+  print('waiting', flush=True)
+  time.sleep(100)
+print('ends with', code, flush=True)
+sys.exit(int(code))
+"""
+
+
+@pytest.fixture
+def cloud(tmp_path, monkeypatch):
+  """A fake cloud with a job's usual options, `options`; nothing stays."""
+  made = fake_cloud.Cloud(tmp_path)
+  for name, value in made.environment.items():
+    monkeypatch.setenv(name, value)
+  for module, name, value in impatient.PAUSES:
+    monkeypatch.setattr(module, name, value)
+  stub = tmp_path / 'stub'
+  stub.write_text(STUB)
+  stub.chmod(0o755)
+  made.options = [
+    '--config=v5e_4',
+    '--config.accelerator=2xv5e-1',
+    f'--config.tpu_vm.port={made.port}',
+    f'--config.tpu_vm.python={stub}',
+    f'--config.shared_folders={tmp_path}',
+  ]
+  made.start = ['--', 'evaluate', f'--workdir={tmp_path}/my-run']
+  yield made
+  made.kill()
+
+
+@pytest.fixture
+def launch(cloud, command):
+  """Launches a job of stubs, here: what is printed."""
+
+  def run(*options, code=0, start=None):
+    words = [*cloud.options, *options, *(start or cloud.start)]
+    return command('launch', 'tpu_vm', *words, code=code)
+
+  return run
+
+
+def spec(**changes):
+  fields = {'accelerator': 'v5e-16', 'zone': 'us-west4-a'}
+  return jobs.spec(**fields | changes)
+
+
+# -- what is asked of gcloud --------------------------------------------------
+
+
+def created(**changes):
+  made = spec(**changes)
+  return gcloud.create('job', made, jobs.accelerator(made))
+
+
+def test_one_slice_is_asked_for():
+  assert created(capacity='spot') == [
+    *('gcloud', 'compute', 'tpus', 'queued-resources', 'create', 'job'),
+    *('--zone=us-west4-a', '--quiet', '--accelerator-type=v5litepod-16'),
+    *('--runtime-version=v2-alpha-tpuv5-lite', '--node-id=job', '--spot'),
+    *('--valid-until-duration=24h', '--async'),
+  ]
+
+
+def test_slices_are_asked_for_together():
+  made = created(slices=2, capacity='reserved', project='mine')
+  assert {'--node-count=2', '--node-prefix=job', '--reserved'} < set(made)
+  assert '--project=mine' in made and '--spot' not in made
+  two = spec(slices=2)
+  assert gcloud.nodes('job', two, jobs.accelerator(two)) == ['job-0', 'job-1']
+
+
+def test_networks_and_accounts_are_passed_on():
+  made = created(
+    tpu_vm={
+      'service_account': 'me@mine.iam.gserviceaccount.com',
+      'network': 'n',
+      'subnetwork': 's',
+      'internal_ips': True,
+      'runtime': 'r',
+      'wait': 3,
+    }
+  )
+  assert set(made) > {
+    '--service-account=me@mine.iam.gserviceaccount.com',
+    '--network=n',
+    '--subnetwork=s',
+    '--internal-ips',
+    '--runtime-version=r',
+    '--valid-until-duration=3h',
+  }
+  inside = spec(tpu_vm={'internal_ips': True})
+  assert '--internal-ip' in gcloud.ssh('n', 0, inside, 'job', 'status')
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which('gcloud'), reason='needs gcloud itself')
+def test_the_real_gcloud_knows_all_flags(tmp_path, monkeypatch):
+  monkeypatch.setenv('CLOUDSDK_CONFIG', str(tmp_path))
+  monkeypatch.setenv('CLOUDSDK_CORE_DISABLE_USAGE_REPORTING', '1')
+  vm = {'network': 'n', 'subnetwork': 's', 'service_account': 'a@b'}
+  made = spec(project='p', tpu_vm=vm | {'internal_ips': True})
+  made_of = [
+    created(capacity=capacity, slices=slices, tpu_vm=vm)
+    for capacity in jobs.CAPACITIES
+    for slices in (1, 2)
+  ] + [
+    gcloud.describe('j', made),
+    gcloud.delete('j', made),
+    gcloud.describe_node('j', made),
+    gcloud.ssh('j', 3, made, 'j', 'start', rank=3),
+    gcloud.scp('/a/b', 'j', 3, made),
+    gcloud.fetch('j', 'j', made, '/a/b'),
+    ['gcloud', 'compute', 'tpus', 'tpu-vm', 'ssh', 'j', '--worcker=0'],
+  ]
+  file = tmp_path / 'commands.json'
+  file.write_text(
+    json.dumps([{'command_string': calls.shown(argv)} for argv in made_of])
+  )
+  done = subprocess.run(
+    ['gcloud', 'meta', 'lint-gcloud-commands', f'--commands-file={file}'],
+    capture_output=True,
+    text=True,
+  )
+  *ours, wrong = json.loads(done.stdout)
+  assert [
+    entry['error_message'] for entry in ours if not entry['success']
+  ] == []
+  assert len(ours) == 12 and not wrong['success']
+
+
+@pytest.mark.parametrize(
+  'said, what',
+  [
+    (
+      'ERROR: (gcloud.compute.tpus.queued-resources.create) You do not'
+      ' currently have an active account selected.',
+      'gcloud is not logged in',
+    ),
+    (
+      'Failed to find attribute [project]. The attribute can be set in the'
+      ' following ways: - set the property `core/project`',
+      'gcloud has no project',
+    ),
+    (
+      'PERMISSION_DENIED: Cloud TPU API has not been used in project 7 before'
+      ' or it is disabled.',
+      'the Cloud TPU API of the project is not enabled',
+    ),
+    (
+      "RESOURCE_EXHAUSTED: Quota limit 'TPUV5sPreemptibleLitepodPerProject"
+      "PerZoneForTPUAPI' has been exceeded. Limit: 16 in zone us-west4-a.",
+      'the quota of the project is used up, or none was granted',
+    ),
+    (
+      "Quota exceeded for quota metric 'Requests' and limit 'Requests per"
+      " minute' of service 'tpu.googleapis.com'",
+      'too many calls of the Cloud TPU API',
+    ),
+    (
+      'There is no more capacity in the zone "us-west4-a"; you can try in'
+      ' another zone',
+      'the zone has no such TPUs free',
+    ),
+    (
+      "PERMISSION_DENIED: Permission denied on 'locations/us-west9-z' (or it"
+      ' may not exist).',
+      'there is no such zone for TPUs, or not for this project',
+    ),
+    (
+      'INVALID_ARGUMENT: Accelerator type v5litepod-256 is not available in'
+      ' zone us-central2-b',
+      'the zone does not have this kind or size of TPU',
+    ),
+    (
+      "PERMISSION_DENIED: Permission 'tpu.queuedResources.create' denied on"
+      " 'projects/mine/locations/us-west4-a'",
+      'your account may not do this in the project',
+    ),
+    (
+      "You do not have permission to act as service account: 'x'",
+      'the service account cannot be used',
+    ),
+    (
+      'Unable to find the server at tpu.googleapis.com',
+      'Google Cloud is not reached',
+    ),
+  ],
+)
+def test_what_the_api_says_is_told_in_our_words(said, what):
+  error, _ = calls.failed(['gcloud'], 1, said, gcloud.API_FAULTS)
+  assert error.what == what and said.split('\n')[-1][:20] in str(error)
+  assert error.fault.fix or error.fault.passes
+
+
+def test_a_name_is_not_taken_for_a_fault(cloud):
+  assert gcloud.ask(gcloud.describe('quota-test', spec()), tries=1) is None
+
+
+def test_a_stream_gives_lines_and_then_the_fault():
+  stream = calls.Stream(
+    ['sh', '-c', 'echo a; printf b; echo "[255]" >&2; exit 255'],
+    silence=20,
+    faults=gcloud.SSH_FAULTS,
+  )
+  lines = iter(stream)
+  assert [next(lines), next(lines)] == ['a', 'b']
+  with pytest.raises(calls.CallError, match='not reached by ssh'):
+    next(lines)
+  stream.close()
+
+
+def test_a_stream_that_is_silent_is_given_up():
+  stream = calls.Stream(['sleep', '60'], silence=0.1)
+  with pytest.raises(calls.CallError, match='sleep was silent for 0.1 s'):
+    list(stream)
+  stream.close()
+
+
+# -- what is refused ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  'changes, said',
+  [
+    ({'accelerator': 'h100-8'}, 'tpu_vm has TPUs only at --config.accelerator'),
+    ({'zone': ''}, 'no zone; fix: --config.zone=ZONE'),
+    ({'zone': 'us:west'}, 'not a name of Google Cloud at --config.zone'),
+    (
+      {'slices': 2, 'tpu_vm': {'existing': 'vm'}},
+      'one TPU VM has one slice at --config.tpu_vm.existing',
+    ),
+    ({'tpu_vm': {'existing': 'a/b'}}, 'not a name of Google Cloud'),
+    ({'tpu_vm': {'port': 70000}}, 'not a port at --config.tpu_vm.port'),
+    ({'tpu_vm': {'wait': 0}}, 'no time to wait for TPUs'),
+    ({'tpu_vm': {'wheel': '/none.whl'}}, 'no such wheel'),
+    ({'tpu_vm': {'wheel': __file__}}, 'no such wheel'),
+  ],
+)
+def test_wrong_specs_are_refused(changes, said):
+  made = spec(**changes)
+  with pytest.raises(errors.ConfigError, match=re.escape(said)):
+    tpu_vm.check(made, jobs.accelerator(made))
+
+
+def test_without_source_a_wheel_must_be_given(monkeypatch, tmp_path):
+  monkeypatch.setattr(shipping, '_ROOT', tmp_path)
+  with pytest.raises(errors.ConfigError, match='no wheel can be made'):
+    tpu_vm.check(spec(), jobs.accelerator(spec()))
+  wheel = tmp_path / 't5x_lite-1.0-py3-none-any.whl'
+  wheel.touch()
+  for given in ({'wheel': str(wheel)}, {'python': '/usr/bin/python3'}):
+    made = spec(tpu_vm=given)
+    tpu_vm.check(made, jobs.accelerator(made))
+
+
+def test_no_gcloud(cloud, launch, monkeypatch):
+  monkeypatch.setenv('PATH', '/nowhere')
+  said = launch(code=2)
+  assert 'there is no program gcloud here' in said
+
+
+EVIL = [
+  'a;touch X',
+  'a&touch X',
+  'a|touch X',
+  'a$(touch X)',
+  'a`touch X`',
+  'a\ntouch X',
+  'a > X',
+  "a';touch X;'",
+  'a";touch X;"',
+  'a\\;touch X',
+  '--flag=;touch X',
+  '-oProxyCommand=touch X',
+  'a b',
+  'a*?[X]',
+  '{a,X}',
+  '~/X',
+  '$HOME/X',
+  '!!touch X',
+  '#touch X',
+  'a\ttouch X\r',
+]
+
+
+@pytest.mark.parametrize('evil', EVIL)
+def test_s14_names_are_refused(evil):
+  for field in (
+    'zone',
+    'project',
+    'accelerator',
+    'tpu_vm.existing',
+    'tpu_vm.runtime',
+    'tpu_vm.network',
+    'tpu_vm.subnetwork',
+    'tpu_vm.service_account',
+  ):
+    with pytest.raises(errors.ConfigError, match='not a name|no such acc'):
+      jobs.load('v5e_4', [f'{field}={evil}'])
+  with pytest.raises(errors.ConfigError, match='not a name of a job at --name'):
+    jobs.check_name(evil)
+
+
+def test_s14_a_refused_name_calls_nothing(cloud, launch):
+  said = launch(f'--config.zone={EVIL[3]}', code=2)
+  assert said.startswith('t5x_lite: not a name at --config.zone; got ')
+  assert not cloud.calls()
+
+
+def test_s14_values_arrive_as_they_are(cloud, launch, tmp_path):
+  """Paths and variables may be anything; no shell reads them."""
+  values = {f'E{n}': evil for n, evil in enumerate(EVIL)}
+  folder = tmp_path / 'a;touch X&`touch X`$(touch X)\'"\n\\'
+  folder.mkdir()
+  taken = folder / "my $(touch X);'file"
+  taken.write_text('here')
+  said = launch(
+    '--name=evil',
+    f'--config.files={taken}',
+    f'--config.shared_folders={folder}',
+    *(f'--config.env.{name}={value}' for name, value in values.items()),
+    start=['--', 'evaluate', f'--workdir={folder}/run'],
+  )
+  for rank in (0, 1):
+    line = next(
+      line for line in said.splitlines() if line.startswith(f'[{rank}] [[')
+    )
+    argv, environment = json.loads(line[4:])
+    assert f'--workdir={folder}/run' in argv
+    assert {k: environment[k] for k in values} == values
+    home = cloud.home(f'evil-{rank}') / 't5x_lite_jobs' / 'evil' / 'files'
+    assert (home / taken.name).read_text() == 'here'
+  assert not list(tmp_path.rglob('X')) and not (ROOT / 'X').exists()
+  for argv in cloud.calls('tpu-vm', 'ssh'):
+    assert re.fullmatch(
+      r'--command=python3 t5x_lite_jobs/evil/worker.py'
+      r' (start --rank=\d|status|follow --offset=\d+)',
+      argv[-1],
+    )
+
+
+# -- the life of a job --------------------------------------------------------
+
+
+def test_a_job_from_its_request_to_its_end(cloud, launch, command, tmp_path):
+  dry = launch('--dry_run')
+  assert not cloud.calls() and not (tmp_path / 'state').exists()
+  said = launch('--config.env.WORD=hello', '--config.delete_when_done=true')
+  lines = said.splitlines()
+  two = accelerators.parse('2xv5e-1')
+  assert lines[0] == (
+    f'asking for {two} in us-west4-a, 2 chips of v5e, on demand'
+  )
+  told = [line.split()[2] for line in lines if line.startswith('queued')]
+  assert told == [
+    'ACCEPTED',
+    'WAITING_FOR_RESOURCES',
+    'PROVISIONING',
+    'ACTIVE',
+  ]
+  for rank in (0, 1):
+    line = next(x for x in lines if x.startswith(f'[{rank}] [['))
+    argv, environment = json.loads(line[4:])
+    assert argv[1:4] == ['-m', 't5x_lite', 'evaluate']
+    assert argv[4] == f'--workdir={tmp_path}/my-run'
+    assert argv[-3:] == [
+      f'--coordinator_address=127.0.0.1:{cloud.port}',
+      *('--process_count=2', f'--process_index={rank}'),
+    ]
+    assert environment['WORD'] == 'hello'
+    assert f'[{rank}] ends with 0' in lines
+  assert lines[-1] == 'they are deleted; nothing costs money any more'
+  assert cloud.state()['nodes'] == cloud.state()['queued'] == {}
+  assert jobs.known() == [] and not list((tmp_path / 'state').rglob('job.json'))
+  # What a dry run shows is what was called.
+  called = {calls.shown(argv) for argv in cloud.calls()}
+  shown = [
+    line.removeprefix('gcloud compute tpus ')
+    for line in dry.splitlines()
+    if line.startswith('gcloud ')
+  ]
+  assert len(shown) == 9 and set(shown) <= called
+
+
+@pytest.mark.slow
+def test_one_process_needs_no_place(cloud, launch):
+  said = launch('--config.accelerator=v5e-4')
+  [line] = [x for x in said.splitlines() if x.startswith('[0] [[')]
+  assert 'coordinator' not in json.loads(line[4:])[0][-1]
+  assert 'to delete them: t5x_lite launch delete my-run' in said
+
+
+@pytest.mark.slow
+def test_an_existing_tpu_vm_is_used_and_kept(cloud, launch, command):
+  said = launch('--config.accelerator=v4-16', '--detach')
+  words = '--config.accelerator=v4-16', '--config.tpu_vm.existing=my-run'
+  said = launch('--name=other', *words, '--config.delete_when_done=true')
+  assert 'other is done' in said and 'my-run stays, and costs money' in said
+  assert len(cloud.calls('queued-resources', 'create')) == 1
+  assert 'it is not deleted' in command('launch', 'delete', 'other')
+  assert not cloud.calls('queued-resources', 'delete')
+  said = launch('--name=o', words[1], '--config.accelerator=v4-32', code=2)
+  assert 'got 2 hosts, expected 4' in said
+  said = launch(
+    '--name=p', '--config.tpu_vm.existing=no', '--config.accelerator=v5e-4',
+    code=2,
+  )  # fmt: skip
+  assert 'no such TPU VM at --config.tpu_vm.existing' in said
+
+
+QUOTA = "RESOURCE_EXHAUSTED: Quota limit 'TPUV5s' has been exceeded. Limit: 0"
+DENIED = "PERMISSION_DENIED: Permission 'tpu.queuedResources.create' denied"
+
+
+@pytest.mark.parametrize(
+  'said, told',
+  [
+    (
+      QUOTA,
+      'the quota of the project is used up, or none was granted; got ERR',
+    ),
+    (DENIED, 'your account may not do this in the project'),
+  ],
+)
+def test_a_request_is_refused(cloud, launch, said, told):
+  cloud.plan({'on': 'queued-resources create', 'say': said})
+  assert told in launch(code=6)
+  assert len(cloud.calls()) == 2  # it is not tried again
+
+
+@pytest.mark.slow
+def test_no_capacity_yet(cloud, launch):
+  path = ['ACCEPTED', *['WAITING_FOR_RESOURCES'] * 5, 'PROVISIONING', 'ACTIVE']
+  cloud.plan({'on': 'queue', 'set': {'path': path}})
+  said = launch('--config.accelerator=v5e-1')
+  assert said.count('WAITING_FOR_RESOURCES') == 1 and 'is done' in said
+  assert len(cloud.calls('queued-resources', 'describe')) > len(path)
+
+
+@pytest.mark.slow
+def test_no_capacity_at_all(cloud, launch):
+  """It is told; the same command asks anew."""
+  why = 'There is no more capacity in the zone "us-west4-a"'
+  path = ['WAITING_FOR_RESOURCES', 'FAILED']
+  cloud.plan({'on': 'queue', 'set': {'path': path, 'error': why}})
+  said = launch('--config.accelerator=v5e-1', code=6)
+  assert 'the zone has no such TPUs free at queued resource my-run' in said
+  assert f'FAILED: {why}' in said
+  said = launch('--config.accelerator=v5e-1')
+  assert 'an earlier request is FAILED; it is deleted, and made anew' in said
+  assert 'my-run is done' in said
+
+
+@pytest.mark.slow
+def test_taken_before_it_was_given(cloud, launch):
+  path = ['PROVISIONING', 'SUSPENDING']
+  cloud.plan({'on': 'queue', 'set': {'path': path}})
+  said = launch('--config.accelerator=v5e-1')
+  assert 'asking for new TPUs (1 of 10)' in said and 'my-run is done' in said
+
+
+def test_waiting_has_an_end(cloud):
+  cloud.plan({'on': 'queue', 'set': {'path': ['WAITING_FOR_RESOURCES']}})
+  made = spec(accelerator='v5e-1', tpu_vm={'wait': 1})
+  asked = {'asked': time.time() - 3601}
+  job = jobs.Job('my-run', 'tpu_vm', made.to_dict(), [], state=asked)
+  gcloud.do(gcloud.create('my-run', made, job.accelerator), gcloud.EXISTS)
+  with pytest.raises(calls.CallError) as e:
+    queueing.acquire(job, lambda line: None)
+  assert 'no TPUs within 1 hours at queued resource my-run' in str(e.value)
+  assert 'WAITING_FOR_RESOURCES, which costs nothing' in str(e.value)
+
+
+def test_ssh_and_scp_that_fail_are_tried_again(cloud, launch):
+  cloud.plan(
+    {'on': 'ssh', 'node': 'my-run', 'times': 2, 'code': 255},
+    {'on': 'scp', 'node': 'my-run', 'say': 'lost connection'},
+    # While it is followed: the connection, and later lines are not lost.
+    {'on': 'ssh', 'node': 'my-run', 'after': 3, 'times': 2, 'code': 255},
+  )
+  said = launch('--config.accelerator=v5e-1')
+  assert said.count('the VM is not reached by ssh; trying again (2 of 3)') == 2
+  assert said.count('trying again (3 of 3)') == 1
+  assert said.count('not reached by ssh; trying until it answers') == 1
+  assert said.count('[0] ends with 0') == 1 and 'my-run is done' in said
+
+
+@pytest.mark.slow
+def test_a_vm_that_is_not_reached_is_named(cloud, launch):
+  cloud.plan({'on': 'ssh', 'node': 'my-run-1', 'times': -1})
+  said = launch(code=6)
+  assert 'not reached by ssh at worker 0 of my-run-1, rank 1; got' in said
+  assert 'fix: let port 22 in' in said
+
+
+def test_of_many_workers_some_are_followed():
+  many = [vms.VM(n, f'n-{n // 64}', n % 64, '') for n in range(128)]
+  assert [vm.rank for vm in following.followed(None, many)] == [0, 64]
+  assert following.followed(None, many[:16]) == many[:16]
+
+
+def test_vms_have_their_ranks_in_the_order_of_the_slices():
+  ends = [{'ipAddress': f'10.0.0.{n}'} for n in range(4)]
+  said = {
+    'a': {'networkEndpoints': ends},
+    # Two networks: the first address of each VM is the one that counts.
+    'b': {
+      'networkEndpoints': [end for end in ends for _ in range(2)],
+      'networkConfigs': [{}, {}],
+    },
+  }
+  made = spec(accelerator='v5e-16', slices=2)
+  job = jobs.Job('job', 'tpu_vm', made.to_dict(), [])
+  found = vms.find(job, said)
+  assert [(vm.rank, vm.node, vm.worker) for vm in found][3:6] == [
+    (3, 'a', 3),
+    (4, 'b', 0),
+    (5, 'b', 1),
+  ]
+  assert found[6].address == '10.0.0.2'
+
+
+def test_a_command_is_started_again_unless_it_would_fail_again(cloud, launch):
+  words = '--config.accelerator=v5e-1', '--config.env.STUB_CODES=6,137,3'
+  said = launch(*words, code=3)
+  assert 'ended with code 6; restart 1 of 10 in 0.2 s' in said
+  assert 'ended with code 137; restart 2 of 10 in 0.4 s' in said
+  assert 'restart 3' not in said and 'my-run ended with code 3' in said
+  assert 'code 3  restarts: 2  | ends with 3' in said
+  assert 'cost money' in said
+  # The same command starts it once more, on the VMs that are there.
+  said = launch(*words, code=3)
+  assert 'queued resource my-run is there' in said
+  assert said.count('[0] ends with 3') == 1 and 'ends with 6' not in said
+
+
+@pytest.mark.slow
+def test_restarts_have_a_limit(cloud, launch):
+  words = '--config.accelerator=v5e-1', '--config.restarts=1'
+  said = launch(*words, '--config.env.STUB_CODES=6', code=6)
+  assert 'ended with code 6 after 1 restarts' in said
+
+
+def test_looking_after_a_job(cloud, launch, command):
+  one = '--config.accelerator=v5e-1', '--config.env.STUB_CODES=wait'
+  launch('--detach', *one)
+  said = command('launch', 'status', 'my-run')
+  assert 'queued resource ACTIVE, asked for' in said
+  assert re.search(r'\[0\] worker 0 of my-run: running  for \d+ s', said)
+  assert 'cost money: 1 chips of v5e, on demand' in said
+  refused = command('launch', 'delete', 'my-run', code=2)
+  assert 'the job still runs' in refused and '--force' in refused
+  said = command('launch', 'stop', 'my-run')
+  assert 'ended  with code 143' in said and 'saved' in said
+  assert '[0] saved' in command('launch', 'logs', 'my-run')
+  said = command('launch', 'watch', 'my-run', code=143)
+  assert 'my-run ended with code 143' in said
+  command('launch', 'delete', 'my-run')
+  assert cloud.state()['nodes'] == {}
+  assert 'no job of this name' in command('launch', 'status', 'my-run', code=2)
+
+
+@pytest.mark.slow
+def test_a_job_is_found_from_elsewhere(
+  cloud, launch, command, tmp_path, monkeypatch
+):
+  """Its VMs are killed, too: it is started on them again."""
+  launch('--config.env.STUB_CODES=wait,0', '--detach')
+  monkeypatch.setenv('T5X_LITE_STATE', str(tmp_path / 'elsewhere'))
+  where = ['--backend=tpu_vm', *cloud.options]
+  assert command('launch', 'logs', 'my-run', *where).count('] waiting') == 2
+  cloud.kill()
+  assert command('launch', 'status', 'my-run', *where).count(': gone') == 2
+  said = command('launch', 'watch', 'my-run', *where)
+  assert 'reading what it runs from worker 0 of my-run-0' in said
+  assert said.count('] ends with 0') == 2 and 'my-run is done' in said
+  command('launch', 'delete', 'my-run')
+  said = command('launch', 'watch', 'my-run', *where, code=2)
+  assert 'give the command by which it was launched once more' in said
+
+
+@pytest.mark.faults
+def test_the_launcher_is_killed_and_the_job_found(cloud, launch, command):
+  """Also Ctrl-C, which leaves."""
+  one = '--config.accelerator=v5e-1', '--config.env.STUB_CODES=wait'
+  words = [*cloud.options, *one, *cloud.start]
+  first = cloud.launch('tpu_vm', *words)
+  for line in first.stdout:
+    if line == '[0] waiting\n':
+      break
+  first.kill()
+  first.communicate()
+  assert 'my-run: running' in command('launch', 'status', 'my-run')
+  second = cloud.launch('watch', 'my-run')
+  for line in second.stdout:
+    if 'it runs on all of them' in line:
+      break
+  time.sleep(0.5)
+  second.send_signal(signal.SIGINT)
+  said, _ = second.communicate(timeout=60)
+  assert second.returncode == 130, said
+  assert 'my-run goes on without us; t5x_lite launch watch' in said
+  command('launch', 'delete', 'my-run', '--force')
+  assert cloud.state()['queued'] == {}
+
+
+# -- what runs on a VM --------------------------------------------------------
+
+
+@pytest.fixture
+def vm(cloud, tmp_path, monkeypatch):
+  """Runs worker.py for a job of one stub, as ssh would: its status."""
+  made = spec(
+    accelerator='v5e-1',
+    tpu_vm={'python': str(tmp_path / 'stub')},
+    env={'STUB_CODES': 'wait'},
+  )
+  job = jobs.Job('job', 'tpu_vm', made.to_dict(), ['evaluate'])
+  shipping.make(job)
+  shipping.address(job, '127.0.0.1')
+  home = tmp_path / 'cloud' / 'vms' / 'here' / '0'
+  shutil.copytree(shipping.home('job'), home / gcloud.JOBS)
+  monkeypatch.setenv('FAKE_VM', f'{home}/')
+
+  def run(*words, name='job', code=0):
+    done = subprocess.run(
+      ['python3', home / gcloud.JOBS / name / 'worker.py', *words],
+      capture_output=True,
+      text=True,
+    )
+    assert done.returncode == code, done.stderr
+    if words[0] in ('status', 'start', 'stop') and not code:
+      return json.loads(done.stdout)
+    return done.stdout + done.stderr
+
+  run.home, run.folder = home, home / gcloud.JOBS / 'job'
+  return run
+
+
+def wait_until(ready, seconds=20):
+  until = time.monotonic() + seconds
+  while not ready():
+    assert time.monotonic() < until
+    time.sleep(0.05)
+
+
+def test_a_worker_starts_once_and_stops(vm):
+  assert vm('status')['phase'] == 'new'
+  assert 'already' not in vm('start', '--rank=0')
+  wait_until(lambda: vm('status')['last'] == 'waiting')
+  assert vm('start', '--rank=0')['already']
+  assert (vm.folder / 'files' / 'tries').read_text() == '1'
+  # A TPU has one user: another job must wait.
+  other = vm.folder.with_name('other')
+  shutil.copytree(vm.folder, other, ignore=shutil.ignore_patterns('lock'))
+  assert 'this VM runs another job, job' in vm(
+    'start', '--rank=0', name='other', code=1
+  )
+  vm('stop')
+  wait_until(lambda: vm('status')['phase'] == 'ended')
+  status = vm('status')
+  assert status['code'] == 143 and status['last'] == 'saved'
+
+
+def test_a_worker_tells_its_log_from_where_it_is_asked(vm):
+  vm('start', '--rank=0')
+  wait_until(lambda: vm('status')['last'] == 'waiting')
+  log = (vm.folder / 'log.txt').read_bytes()
+  half = log.index(b'\n') + 1
+  vm('stop')
+  first, *told, last = vm('follow', f'--offset={half}').splitlines()
+  assert first[0] == '=' and last[0] == '.'
+  assert told == [f'+{len(log)} waiting', f'+{len(log) + 6} saved']
+  assert json.loads(last[1:])['code'] == 143
+
+
+def test_a_worker_whose_machine_fell_is_lost(vm, cloud):
+  vm('start', '--rank=0')
+  wait_until(lambda: vm('status')['last'] == 'waiting')
+  cloud.kill(vm.home)
+  status = vm('status')
+  assert status['phase'] == 'lost'
+  assert json.loads(vm('follow').splitlines()[-1][1:])['phase'] == 'lost'
+  vm('start', '--rank=0')
+  wait_until(lambda: (vm.folder / 'files' / 'tries').read_text() == '2')
+
+
+def test_a_command_outlives_its_supervisor_alone(vm):
+  """And nobody starts it beside itself."""
+  status = vm('start', '--rank=0')
+  wait_until(lambda: vm('status')['last'] == 'waiting')
+  os.kill(vm('status')['pid'], signal.SIGKILL)
+  assert vm('start', '--rank=0')['already']
+  vm('stop')  # is told to the command itself
+  wait_until(lambda: vm('status')['phase'] == 'lost')
+  assert vm('status')['last'] == 'saved' and status['rank'] == 0
+
+
+def test_a_worker_runs_on_the_python_of_a_vm():
+  source = (ROOT / 'launch' / 'worker.py').read_text()
+  tree = ast.parse(source, feature_version=(3, 8))
+  names = {
+    name.name.split('.')[0]
+    for node in ast.walk(tree)
+    if isinstance(node, ast.Import)
+    for name in node.names
+  }
+  assert names <= sys.stdlib_module_names
+  assert not any(isinstance(n, ast.ImportFrom) for n in ast.walk(tree))
+
+
+# -- the page -----------------------------------------------------------------
+
+
+def test_commands_of_the_page_are_right():
+  from t5x_lite import cli
+
+  text = (ROOT / 'docs' / 'launch_tpu_vm.md').read_text()
+  lines = [
+    line
+    for block in re.findall(r'```sh\n(.*?)```', text, re.S)
+    for line in block.splitlines()
+  ]
+  assert len(lines) == 8
+  for line in lines:
+    program, *words = shlex.split(line)
+    assert program == 't5x_lite'
+    cli.parse(words)
+  for fault in (*gcloud.API_FAULTS, *gcloud.SSH_FAULTS):
+    if fault.fix and 'network' not in fault.fix and 'account' not in fault.what:
+      assert fault.what in text, fault
+
+
+# -- following ----------------------------------------------------------------
+
+
+def heard(*lines):
+  """A stream of worker.py's lines."""
+
+  class Heard(list):
+    def kill(self):
+      pass
+
+    close = kill
+
+  return Heard(lines)
+
+
+@pytest.fixture
+def tail(monkeypatch):
+  """A Tail that hears these streams, one after the other: (it, lines)."""
+  monkeypatch.setattr(following, 'PAUSE', 0.01)
+  made = []
+
+  def start(*streams, most=3):
+    waiting, said, offsets, brought = list(streams), [], [], []
+
+    def open_(offset):
+      offsets.append(offset)
+      stream = waiting.pop(0)
+      if isinstance(stream, Exception):
+        raise stream
+      return stream
+
+    def bring(vm):
+      brought.append(vm)
+      return {'phase': 'installing'}
+
+    vm = vms.VM(1, 'n', 1, '')
+    made.append(following.Tail(vm, {}, open_, bring, said.append, 0, most))
+    return made[-1], said, offsets, brought
+
+  yield start
+  for one in made:
+    one.close()
+    one.join(timeout=5)
+
+
+ENDED, LOST = (
+  json.dumps({'phase': phase, 'code': 0, 'ended': 5, 'tried': 1})
+  for phase in ('ended', 'lost')
+)
+
+
+def test_a_connection_goes_on_where_it_was_cut(tail):
+  """Lines that gcloud's own second try gives again are not shown again."""
+  one, said, offsets, _ = tail(
+    heard('+5 one', '+9 two'),
+    heard('+5 one', '+9 two', '+12 six', f'.{ENDED}'),
+  )
+  wait_until(lambda: one.over)
+  assert [s for s in said if s[0] != '('] == ['one', 'two', 'six']
+  assert offsets == [0, 9]
+
+
+def test_a_job_that_does_not_stay_is_given_up(tail):
+  one, _, _, brought = tail(*[heard(f'.{LOST}')] * 4, most=3)
+  wait_until(lambda: one.fault)
+  assert one.fault.what == 'the job does not stay on a VM'
+  assert len(brought) == 3
+
+
+def test_what_ended_is_started_again_if_others_are(tail):
+  """Else a process that lost its peers in the end would wait for them."""
+  late = json.dumps({'phase': 'running', 'tried': 9})
+  one, _, _, brought = tail(heard(f'.{ENDED}'), heard(f'.{ENDED}'))
+  wait_until(lambda: one.over)
+  other, _, _, _ = tail(heard(f'={late}'), *[heard()] * 100)
+  wait_until(lambda: other.status)
+  following._rejoin([one, other])
+  assert len(brought) == 1
+  wait_until(lambda: one.over)
+
+
+def test_credentials_that_end_stop_the_following_alone(tail):
+  error, _ = calls.failed(
+    ['gcloud'], 1, 'Please run: gcloud auth login', gcloud.SSH_FAULTS
+  )
+  one, _, _, _ = tail(error)
+  wait_until(lambda: one.fault)
+  assert one.fault.what == 'gcloud is not logged in'
