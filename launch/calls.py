@@ -26,9 +26,15 @@ class Fault:
 
 
 class CallError(errors.DeviceError):
-  """A call that failed; `fault` is the Fault, if it is a known one."""
+  """A call that failed.
+
+  Attributes:
+    fault: the Fault, if it is a known one.
+    passes: whether it might go well the next time.
+  """
 
   fault = None
+  passes = False
 
 
 def shown(argv):
@@ -75,6 +81,7 @@ def run(argv, *, deadline, faults=(), tries=3, pause=5.0, text=None, say=None):
       if done.returncode == 0:
         return done.stdout
       error, passes = failed(argv, done.returncode, done.stderr, faults)
+    error.passes = passes
     if not passes or n + 1 == tries:
       raise error
     if say:
