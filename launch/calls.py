@@ -3,6 +3,7 @@
 import dataclasses
 import shlex
 import subprocess
+import threading
 import time
 
 from t5x_lite import errors
@@ -88,6 +89,57 @@ def run(argv, *, deadline, faults=(), tries=3, pause=5.0, text=None, say=None):
       say(f'{error.what}; trying again ({n + 2} of {tries})')
     time.sleep(pause * 2**n)
   raise AssertionError(tries)
+
+
+class Stream:
+  """A program whose lines, each after a time stamp, are taken as they come.
+
+  Attributes:
+    last: the time stamp of the last line, with which to ask for what follows.
+  """
+
+  def __init__(self, argv, take, since=None):
+    """Starts it.
+
+    Args:
+      argv: list: the program and its arguments; no shell sees it.
+      take: called with each line, from another thread.
+      since: a time stamp; lines that are no later were taken before.
+    """
+    self.last = since
+    self._process = subprocess.Popen(
+      list(map(str, argv)),
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL,
+      encoding='utf-8',
+      errors='replace',
+      start_new_session=True,
+    )
+    self._thread = threading.Thread(target=self._read, args=[take], daemon=True)
+    self._thread.start()
+
+  def _read(self, take):
+    with self._process.stdout as lines:
+      for text in lines:
+        stamp, _, line = text.rstrip('\n').partition(' ')
+        if self.last is None or stamp > self.last:
+          self.last = stamp
+          take(line)
+
+  @property
+  def runs(self):
+    return self._process.poll() is None or self._thread.is_alive()
+
+  @property
+  def ended_well(self):
+    return self._process.poll() == 0
+
+  def end(self):
+    """Ends it, whatever it does."""
+    self._process.kill()
+    self._process.wait()
+    self._thread.join(timeout=5)
 
 
 def missing(program):

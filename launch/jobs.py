@@ -66,6 +66,7 @@ def spec(**changes):
         'queue': '',  # of Kueue
         'grace': 300,  # seconds to save after a notice of preemption
         'reservation': '',
+        'claim': '',  # PersistentVolumeClaim, mounted as the shared folder
       },
       'slurm': {
         'partition': '',

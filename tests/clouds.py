@@ -4,8 +4,10 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
 import stat
+import sys
 
 from t5x_lite import cli
 from tests import runs
@@ -20,8 +22,11 @@ class Cloud:
     """Puts the fakes first on the path."""
     self.folder = folder / 'cloud'
     self.folder.mkdir()
+    python = folder / 'bin' / 'python3'  # no slow shim of another
+    python.parent.mkdir()
+    python.symlink_to(os.path.realpath(sys.executable))
     patch.setenv('FAKE_CLOUD', str(self.folder))
-    patch.setenv('PATH', f'{FAKES}:{os.environ["PATH"]}')
+    patch.setenv('PATH', f'{FAKES}:{python.parent}:{os.environ["PATH"]}')
     patch.setenv('T5X_LITE_STATE', str(folder / 'state'))
     patch.setenv('PYTHONWARNINGS', 'ignore')
     patch.chdir(folder)
@@ -35,10 +40,6 @@ class Cloud:
     lines = file.read_text().splitlines() if file.exists() else []
     found = [json.loads(line) for line in lines]
     return [argv for argv in found if program in (None, argv[0])]
-
-  def event(self):
-    """When the last planned event came, in seconds since the epoch."""
-    return float(self.calls('event')[-1][2])
 
   def read(self, name):
     return json.loads((self.folder / name).read_text())
@@ -68,6 +69,19 @@ def worker(folder, body):
   file.write_text(f'#!/usr/bin/env python3\nimport os, sys, time\n{body}\n')
   file.chmod(file.stat().st_mode | stat.S_IXUSR)
   return file
+
+
+def lost(said):
+  """How many steps of a followed job were made twice."""
+  steps = [int(n) for n in re.findall(r'^\[0\] step (\d+)/', said, re.M)]
+  assert steps
+  return len(steps) - len(set(steps))
+
+
+def recovery(cloud):
+  """Seconds from an event to the first step after it."""
+  times = {what: float(at) for _, what, at in cloud.calls('event')}
+  return times.pop('recovered') - max(times.values())
 
 
 def training(corpus, workdir, **settings):

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import re
 import shlex
 import signal
 import subprocess
@@ -27,7 +26,7 @@ STUB = ['train', '--gin_file=t5/1_1_small', '--workdir=/shared/runs/tiny']
 def cloud(tmp_path, monkeypatch):
   made = clouds.Cloud(tmp_path, monkeypatch)
   monkeypatch.setattr(slurm, 'READ', 0.1)
-  monkeypatch.setattr(slurm, 'LOOK', 0.2)
+  monkeypatch.setattr(slurm, 'LOOK', 0.5)
   yield made
   made.end()
 
@@ -383,24 +382,31 @@ def trained(say, cloud, corpus, *more, **settings):
   return workdir, say('slurm', *TINY, *more, '--', *command)
 
 
-@pytest.fixture
-def corpus(cloud):
-  return runs.write_corpus(cloud.folder.parent)
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  return runs.write_corpus(tmp_path_factory.mktemp('corpus'))
 
 
-def undisturbed(cloud, corpus, **settings):
-  """The same run without a cluster."""
-  workdir = cloud.folder.parent / 'runs' / 'direct'
-  runs.complete(2, 1, *clouds.training(corpus, workdir, **settings))
-  return workdir
+@pytest.fixture(scope='module')
+def undisturbed(corpus):
+  """The same run without a cluster, by its number of steps."""
+  found = {}
+
+  def made(steps):
+    if steps not in found:
+      found[steps] = workdir = corpus.parent / f'run-{steps}'
+      command = clouds.training(corpus, workdir, Run__steps=steps)
+      runs.complete(2, 1, *command)
+    return found[steps]
+
+  return made
 
 
 @pytest.mark.slow
-def test_training_is_that_of_a_local_run(cloud, say, corpus):
+def test_training_is_that_of_a_local_run(cloud, say, corpus, undisturbed):
   workdir, said = trained(say, cloud, corpus)
   assert '[0] step 6/6' in said
-  direct = undisturbed(cloud, corpus)
-  assert runs.metrics(workdir) == runs.metrics(direct)
+  assert runs.metrics(workdir) == runs.metrics(undisturbed(6))
 
 
 FAULTS = {
@@ -418,19 +424,17 @@ FAULTS = {
 
 @pytest.mark.faults
 @pytest.mark.parametrize('event', FAULTS.values(), ids=FAULTS.keys())
-def test_faults_lose_nothing_that_was_saved(cloud, say, corpus, event):
+def test_faults_lose_nothing_that_was_saved(
+  cloud, say, corpus, undisturbed, event
+):
   cloud.plan(events=[event])
-  settings = {'Run__steps': 12}
-  workdir, said = trained(say, cloud, corpus, **settings)
-  came = cloud.event()
-  direct = undisturbed(cloud, corpus, **settings)
+  workdir, said = trained(say, cloud, corpus, Run__steps=12)
+  direct = undisturbed(12)
   runs.assert_same_state(workdir, direct, 12)
   assert runs.metrics(workdir) == runs.metrics(direct)
-  steps = [int(n) for n in re.findall(r'^\[0\] step (\d+)/', said, re.M)]
-  again = next(n for n, step in enumerate(steps) if n and step <= steps[n - 1])
-  lost = steps[again - 1] - steps[again] + 1
+  lost = clouds.lost(said)
   assert lost <= (0 if event['do'] == 'preempt' else 3)
-  print(f'lost {lost} steps; event at {came}')
+  print(f'{event}: lost {lost} steps, {clouds.recovery(cloud):.1f} s')
 
 
 def test_errors_are_of_the_right_kind():
