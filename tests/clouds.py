@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import stat
 import sys
@@ -93,3 +94,11 @@ def training(corpus, workdir, **settings):
     f'--workdir={workdir}',
     *runs.options(**settings),
   ]
+
+
+def commands(page):
+  """The commands of ours on a page of docs/, as argument lists."""
+  text = (FAKES.parents[1] / 'docs' / page).read_text()
+  blocks = re.findall(r'^ *```sh\n(.*?)```', text, re.M | re.S)
+  lines = '\n'.join(blocks).replace('\\\n', ' ').splitlines()
+  return [shlex.split(line) for line in lines if line.strip()]

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from t5x_lite import accelerators
+from t5x_lite import cli
 from t5x_lite.launch import calls
 from t5x_lite.launch import gke
 from t5x_lite.launch import gke_manifest
@@ -366,9 +367,10 @@ def test_an_end_for_good_is_not_repeated(cloud, say, code):
 
 @pytest.mark.parametrize('end', ['sys.exit(6)', 'os.kill(os.getpid(), 9)'])
 def test_what_may_go_well_is_started_again(cloud, say, end):
-  said = launch(say, cloud, f'{COUNTED}\nif not start: {end}')
+  body = f'{COUNTED}\nif rank: time.sleep(0.5)\nelif not start: {end}'
+  said = launch(say, cloud, body)
   assert 'started again 1 times, 1 of 10 that count' in said
-  assert '[3] rank 3 start 1' in said and 'Completed' in said
+  assert '[0] rank 0 start 1' in said and 'Completed' in said
 
 
 def test_restarts_are_used_up(cloud, say):
@@ -556,6 +558,17 @@ def test_faults_lose_nothing_that_was_saved(
   lost = clouds.lost(said)
   assert lost <= (0 if event['do'] == 'preempt' else 3)
   print(f'{event}: lost {lost} steps, {clouds.recovery(cloud):.1f} s')
+
+
+def test_commands_of_the_page(cloud, say):
+  commands = clouds.commands('launch_gke.md')
+  assert len(commands) == 7
+  for argv in commands:
+    words = [word for word in argv[2:] if word != '--dry_run']
+    if argv[2] == 'gke':
+      assert '"JobSet"' in say('gke', '--dry_run', *words[1:])
+    else:
+      cli.parse(argv[1:])
 
 
 def test_the_fake_is_strict(cloud):

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from t5x_lite import cli
 from t5x_lite import errors
 from t5x_lite.launch import jobs
 from t5x_lite.launch import slurm
@@ -435,6 +436,18 @@ def test_faults_lose_nothing_that_was_saved(
   lost = clouds.lost(said)
   assert lost <= (0 if event['do'] == 'preempt' else 3)
   print(f'{event}: lost {lost} steps, {clouds.recovery(cloud):.1f} s')
+
+
+def test_commands_of_the_page(cloud, say):
+  commands = clouds.commands('launch_slurm.md')
+  assert len(commands) == 7
+  for argv in commands:
+    words = [word for word in argv[2:] if word != '--dry_run']
+    if argv[2] == 'slurm':
+      said = say('slurm', '--dry_run', *words[1:])
+      assert '#SBATCH --partition=gpus' in said
+    else:
+      cli.parse(argv[1:])
 
 
 def test_errors_are_of_the_right_kind():
