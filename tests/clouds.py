@@ -72,17 +72,25 @@ def worker(folder, body):
   return file
 
 
-def lost(said):
-  """How many steps of a followed job were made twice."""
+def check_recovery(cloud, said, every):
+  """Nothing that was saved is made again, at most what was being saved.
+
+  Args:
+    cloud: Cloud, with an event that has `saves`.
+    said: what the followed job has printed.
+    every: steps between saves.
+
+  Returns:
+    (steps made twice, seconds from the event to the first step after it).
+  """
   steps = [int(n) for n in re.findall(r'^\[0\] step (\d+)/', said, re.M)]
-  assert steps
-  return len(steps) - len(set(steps))
-
-
-def recovery(cloud):
-  """Seconds from an event to the first step after it."""
-  times = {what: float(at) for _, what, at in cloud.calls('event')}
-  return times.pop('recovered') - max(times.values())
+  found = {what: (float(at), int(n)) for _, what, at, n in cloud.calls('event')}
+  back, _ = found.pop('recovered')
+  ((struck, saved),) = found.values()
+  lost = len(steps) - len(set(steps))
+  assert lost <= 2 * every  # of two saves one may be under way
+  assert steps.count(saved) <= 1
+  return lost, back - struck
 
 
 def training(corpus, workdir, **settings):

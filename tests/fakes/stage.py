@@ -78,3 +78,11 @@ def happened(event, started, folder, log):
     if not re.search(event['log'], text[event.get('from', 0) :], re.M):
       return False
   return 'path' not in event or any(pathlib.Path(folder).glob(event['path']))
+
+
+def log_event(event):
+  """Notes that an event comes, and which step was saved last by then."""
+  folder = pathlib.Path(event.get('saves', '/nowhere'))
+  steps = [int(f.name) for f in folder.glob('*') if f.name.isdigit()]
+  newest = str(max(steps, default=0))
+  log_call(['event', event['do'], str(time.time()), newest])
