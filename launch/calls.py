@@ -91,6 +91,31 @@ def run(argv, *, deadline, faults=(), tries=3, pause=5.0, text=None, say=None):
   raise AssertionError(tries)
 
 
+def outlast(ask, say, seconds=3600.0, pause=30.0):
+  """What `ask()` returns, once what may pass has passed.
+
+  For those who watch a job for days, and would not lose sight of it because a
+  network is away for some minutes.
+
+  Args:
+    ask: makes calls.
+    say: told that they fail, once.
+    seconds: after which the error is raised after all.
+    pause: seconds between two tries.
+  """
+  deadline, told = time.monotonic() + seconds, False
+  while True:
+    try:
+      return ask()
+    except CallError as e:
+      if not e.passes or time.monotonic() > deadline:
+        raise
+      if not told:
+        say(f'{e.what}: the job goes on, and is asked for again')
+      told = True
+      time.sleep(pause)
+
+
 class Stream:
   """A program whose lines, each after a time stamp, are taken as they come.
 

@@ -95,7 +95,7 @@ def watch(job, say):
   streams, said = {}, None
   try:
     while True:
-      found = _find(job, say)
+      found = calls.outlast(lambda: _find(job, say), say)
       for pod in _shown(job, found):
         _follow(job, pod, streams, say)
       lines = found.says(job.name, job.config['restarts'])

@@ -56,14 +56,15 @@ def check(job_spec, accelerator):
       fix='--config.gke.image=REGION-docker.pkg.dev/PROJECT/REPOSITORY/t5x_lite'
       '; launch/Dockerfile makes one',
     )
-  if len(job_spec.shared_folders) > 1 or (
-    bool(job_spec.shared_folders) != bool(job_spec.gke.claim)
-  ):
+  folders = job_spec.shared_folders
+  full = all(folder.startswith('/') for folder in folders)
+  if len(folders) != bool(job_spec.gke.claim) or not full:
     raise errors.ConfigError(
       'a shared folder needs the volume that is mounted there',
       where='--config.shared_folders',
-      got=', '.join(job_spec.shared_folders) or 'none',
-      expected='one, and --config.gke.claim=NAME, a PersistentVolumeClaim',
+      got=', '.join(folders) or 'none',
+      expected='one full path, and --config.gke.claim=NAME, which is a'
+      ' PersistentVolumeClaim',
     )
 
 

@@ -158,7 +158,7 @@ def watch(job, say):
     while True:
       log.show(say)
       if time.monotonic() >= look or ended.exists():
-        found = _find(job, say)
+        found = calls.outlast(lambda: _find(job, say), say)
         if found.state + found.reason != said:
           said = found.state + found.reason
           say(str(found))

@@ -186,6 +186,11 @@ def test_too_much_for_a_config_map():
     (['--config.accelerator=2xv5e-4'], 'GKE joins no slices of one host'),
     (['--config.gke.image='], 'no image that has t5x_lite'),
     (['--config.shared_folders=/nfs'], 'a shared folder needs the volume'),
+    (
+      ['--config.shared_folders=nfs', '--config.gke.claim=nfs'],
+      'expected one full path',
+    ),
+    (['--config.gke.claim=nfs'], 'a shared folder needs the volume'),
     (['--config.gke.image=a;id'], 'not a name at --config.gke.image'),
     (['--config.gke.namespace=$(id)'], 'not a name'),
     (['--name=`id`'], 'not a name of a job'),
