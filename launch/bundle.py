@@ -73,6 +73,13 @@ def check_paths(started, config, accelerator):
       expected = 'gs://..., or a path in ' + ', '.join(config.shared_folders)
     else:
       expected = 'gs://BUCKET/..., or a path in --config.shared_folders'
+    full = os.path.abspath(os.path.expanduser(path))
+    if is_shared(full, config):
+      raise errors.ConfigError(
+        f'--{option} must be a full path: the machines start elsewhere',
+        got=path,
+        fix=f'--{option}={full}',
+      )
     many = accelerator.processes > 1
     raise errors.ConfigError(
       f'--{option} is local, and '
@@ -92,7 +99,7 @@ def is_shared(path, config):
     return True
   path = os.path.normpath(os.path.expanduser(path))
   return any(
-    path.startswith(os.path.normpath(folder) + os.sep)
+    path.startswith(os.path.join(os.path.normpath(folder), ''))
     for folder in config.shared_folders
   )
 
@@ -183,11 +190,14 @@ def _check_corpus(run, config):
   """Refuses a corpus that lies on this machine alone."""
   for source in data.corpora.local_names(run.data):
     if not is_shared(source, config):
+      full = os.path.abspath(os.path.expanduser(source))
       raise errors.ConfigError(
         'the machines of the job cannot read this corpus',
         where='Data.corpus',
         got=source,
         expected='gs://BUCKET/..., a registered name, or a path in'
         ' --config.shared_folders',
-        fix=f'gcloud storage cp {source} gs://BUCKET/',
+        fix=f'name it {full}'
+        if is_shared(full, config)
+        else f'gcloud storage cp {source} gs://BUCKET/',
       )

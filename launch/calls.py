@@ -31,9 +31,15 @@ class Fault:
 
 
 class CallError(errors.DeviceError):
-  """A call that failed; `fault` is the Fault, if it is a known one."""
+  """A call that failed.
+
+  Attributes:
+    fault: the Fault, if it is a known one.
+    passes: whether it might go well the next time.
+  """
 
   fault = None
+  passes = False
 
 
 def shown(argv):
@@ -80,12 +86,38 @@ def run(argv, *, deadline, faults=(), tries=3, pause=5.0, text=None, say=None):
       if done.returncode == 0:
         return done.stdout
       error, passes = failed(argv, done.returncode, done.stderr, faults)
+    error.passes = passes
     if not passes or n + 1 == tries:
       raise error
     if say:
       say(f'{error.what}; trying again ({n + 2} of {tries})')
     time.sleep(pause * 2**n)
   raise AssertionError(tries)
+
+
+def outlast(ask, say, seconds=3600.0, pause=30.0):
+  """What `ask()` returns, once what may pass has passed.
+
+  For those who watch a job for days, and would not lose sight of it because a
+  network is away for some minutes.
+
+  Args:
+    ask: makes calls.
+    say: told that they fail, once.
+    seconds: after which the error is raised after all.
+    pause: seconds between two tries.
+  """
+  deadline, told = time.monotonic() + seconds, False
+  while True:
+    try:
+      return ask()
+    except CallError as e:
+      if not e.passes or time.monotonic() > deadline:
+        raise
+      if not told:
+        say(f'{e.what}: the job goes on, and is asked for again')
+      told = True
+      time.sleep(pause)
 
 
 class Stream:

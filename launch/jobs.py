@@ -66,6 +66,7 @@ def spec(**changes):
         'queue': '',  # of Kueue
         'grace': 300,  # seconds to save after a notice of preemption
         'reservation': '',
+        'claim': '',  # PersistentVolumeClaim, mounted as the shared folder
       },
       'slurm': {
         'partition': '',
@@ -73,8 +74,8 @@ def spec(**changes):
         'qos': '',
         'constraint': '',
         'time': '24:00:00',
-        'cpus': 0,  # of a node; 0: SLURM's own choice
-        'memory': '',  # of a node, such as 500G; 0 is all
+        'cpus': 0,  # of a node; 0: the whole node, shared with no other job
+        'memory': '',  # of a node, such as 500G; 0, or a whole node: all
         'python': '',  # that has t5x_lite; empty: the one that launches
         'grace': 120,  # seconds to save before the time is over
         'setup': (),  # lines of bash before it, such as `module load cuda`

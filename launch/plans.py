@@ -1,5 +1,6 @@
 """What a dry run shows: the files and calls of a launch, in their order."""
 
+import pathlib
 from typing import NamedTuple
 
 from t5x_lite.launch import calls
@@ -17,7 +18,23 @@ class File(NamedTuple):
 
   why: str
   name: str
-  text: str
+  text: str | bytes
+
+
+def text(content):
+  """Bytes as text, if they are."""
+  try:
+    return content.decode()
+  except UnicodeDecodeError:
+    return content
+
+
+def write(file):
+  """Writes a File of a plan, as it was shown."""
+  content = file.text
+  if isinstance(content, str):
+    content = content.encode()
+  pathlib.Path(file.name).write_bytes(content)
 
 
 def show(steps, say):
@@ -26,6 +43,8 @@ def show(steps, say):
     say(f'# {step.why}')
     if isinstance(step, Call):
       say(calls.shown(step.argv))
+    elif isinstance(step.text, bytes):
+      say(f'{step.name}: {len(step.text):,} bytes')
     else:
       say(f'{step.name}:')
       for line in step.text.splitlines():

@@ -1,16 +1,267 @@
-"""Placeholder."""
+"""Jobs on GPU nodes of a SLURM cluster, by sbatch and its kin.
+
+The script of a job, its files and its log lie in `.t5x_lite_jobs/NAME` of the
+folder from which it is launched: SLURM users launch from a folder that all
+nodes share, and the workdir may be on gs://, where no script can start.
+"""
+
+import os
+import pathlib
+import re
+import time
+
+from t5x_lite import errors
+from t5x_lite.launch import calls
+from t5x_lite.launch import plans
+from t5x_lite.launch import slurm_queue
+from t5x_lite.launch import slurm_script
+
+READ = 1.0  # seconds between two looks at the log
+LOOK = 15.0  # and at the queue, which thousands may ask
+_TIME = re.compile(r'(\d+-)?\d+(:\d+){0,2}', re.ASCII)
+_RANK = re.compile(r'^ *(\d+): ?')  # as `srun --label` writes it
 
 
 def check(config, accelerator):
-  pass
+  """Refuses what SLURM does not have.
+
+  Raises:
+    ConfigError: TPUs, spot capacity, or a time that is none.
+  """
+  if accelerator.is_tpu:
+    raise errors.ConfigError(
+      'launch slurm is for GPU nodes',
+      where='--config.accelerator',
+      got=accelerator.name,
+      expected='GPUs of a node such as gpu-8 or h100-8',
+      fix='launch tpu_vm or launch gke for TPUs',
+    )
+  if config.capacity != 'on_demand':
+    raise errors.ConfigError(
+      'SLURM has no such capacity',
+      where='--config.capacity',
+      got=config.capacity,
+      expected='on_demand',
+      fix='choose by --config.slurm.partition, .qos or .constraint',
+    )
+  if not _TIME.fullmatch(config.slurm.time):
+    raise errors.ConfigError(
+      'not a time limit',
+      where='--config.slurm.time',
+      got=repr(config.slurm.time),
+      expected='HOURS:MINUTES:SECONDS, DAYS-HOURS or minutes',
+    )
+
+
+def folder(job):
+  """Where the script, files and log of a Job lie, or will lie."""
+  kept = job.state.get('folder')
+  return pathlib.Path(kept or pathlib.Path.cwd() / '.t5x_lite_jobs' / job.name)
 
 
 def plan(job):
-  return []
+  """The files and the call that start a Job."""
+  place = folder(job)
+  script = plans.File(
+    'the batch script',
+    str(place / slurm_script.NAME),
+    slurm_script.script(job),
+  )
+  taken = [
+    plans.File('taken along', str(place / name), plans.text(content))
+    for name, content in job.files.items()
+  ]
+  call = plans.Call('puts it in the queue', slurm_script.sbatch(place))
+  return [script, *taken, call]
 
 
 def submit(job, follow, say):
-  raise NotImplementedError
+  """Puts a Job in the queue, unless it is there, and follows it."""
+  place, found = folder(job), slurm_queue.find(job, say)
+  if found and found.is_live:
+    if pathlib.Path(found.folder) != place:
+      raise errors.ConfigError(
+        'a SLURM job of this name is in the queue, from another folder',
+        where=f'--name={job.name}',
+        got=found.folder,
+        fix='launch from the folder above that, or take another --name',
+      )
+    job.state |= {'folder': str(place), 'id': found.id}
+    job.save()
+    say(f'{found}; going on with it')
+  else:
+    _submit(job, place, say)
+  if not follow:
+    say(f'to follow it: t5x_lite launch watch {job.name}')
+    return 0
+  return watch(job, say)
 
 
-status = logs = watch = stop = delete = None
+def _submit(job, place, say):
+  log = place / slurm_script.LOG
+  shown = log.stat().st_size if log.exists() else 0
+  job.state = {'folder': str(place), 'shown': shown}
+  job.save()
+  *files, call = plan(job)
+  for file in files:
+    path = pathlib.Path(file.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plans.write(file)
+  (place / slurm_script.EXIT_CODE).unlink(missing_ok=True)
+  job.state['id'] = slurm_queue.submit(job, call.argv, say)
+  job.save()
+  say(f'{job.name} is SLURM job {job.state["id"]}; its files and log are in')
+  say(f'{place}, which its nodes must see')
+
+
+def status(job, say):
+  """Says how a Job is, and the last line that it printed."""
+  found = _find(job, say)
+  say(str(found))
+  if found.is_live:
+    restarts = slurm_queue.restarts(found.id)
+    if restarts:
+      say(f'started again {restarts} of {job.config["restarts"]} times')
+  log = pathlib.Path(found.folder) / slurm_script.LOG
+  if not log.exists():
+    say(f'no log yet: {log}')
+    return
+  with log.open('rb') as f:
+    f.seek(max(0, log.stat().st_size - 4000))
+    lines = f.read().decode(errors='replace').splitlines()
+  say(f'its log: {log}, and at its end')
+  for line in lines[-1:]:
+    say(ranked(line))
+
+
+def logs(job, say):
+  """Says all that a Job has printed so far."""
+  log = pathlib.Path(_place(job, say)) / slurm_script.LOG
+  if not log.exists():
+    say(f'nothing was printed yet: {log}')
+  _Log(log, 0).show(say)
+
+
+def watch(job, say):
+  """Says what a Job prints from where it was last followed, to its end.
+
+  SLURM itself starts it again; nothing is lost if this ends.
+
+  Returns:
+    The exit code of the job.
+  """
+  place = _place(job, say)
+  log = _Log(place / slurm_script.LOG, job.state.get('shown', 0))
+  ended = place / slurm_script.EXIT_CODE
+  said, look = None, 0.0
+  try:
+    while True:
+      log.show(say)
+      if time.monotonic() >= look or ended.exists():
+        found = calls.outlast(lambda: _find(job, say), say)
+        if found.state + found.reason != said:
+          said = found.state + found.reason
+          say(str(found))
+        if not found.is_live:
+          log.show(say)
+          return _code(found, ended, say)
+        _remember(job, log)
+        look = time.monotonic() + LOOK
+      time.sleep(READ)
+  except KeyboardInterrupt:
+    say(f'left; the job goes on: t5x_lite launch watch {job.name}')
+    return errors.INTERRUPTED
+  finally:
+    _remember(job, log)
+
+
+def stop(job, say):
+  """Lets a Job save and end, and not be started again."""
+  found = _find(job, say)
+  if not found.is_live:
+    say(f'{found}: there is nothing to stop')
+  elif found.is_waiting:
+    calls.run(['scancel', found.id], **slurm_queue.CALL)
+    say(f'{found}: taken out of the queue')
+  else:
+    # The script tells its ranks; USR1 says that it must not be started again.
+    argv = ['scancel', '--signal=USR1', '--batch', found.id]
+    calls.run(argv, **slurm_queue.CALL)
+    say(f'{job.name} saves and ends: t5x_lite launch watch {job.name}')
+
+
+def delete(job, force, say):
+  """Cancels a Job and forgets it; its files and log stay."""
+  found = slurm_queue.find(job, say)
+  if found and found.is_live:
+    if not (force or found.is_waiting):
+      raise errors.ConfigError(
+        'the job runs, and what it has not saved would be lost',
+        got=str(found),
+        fix=f't5x_lite launch stop {job.name}, or delete --force',
+      )
+    calls.run(['scancel', found.id], **slurm_queue.CALL)
+    say(f'{job.name}: SLURM job {found.id} is cancelled')
+  job.forget()
+  say(f'its files and log stay in {found.folder if found else folder(job)}')
+
+
+class _Log:
+  """A growing log, shown line by line from a place on."""
+
+  def __init__(self, path, at):
+    """Shows the file from byte `at` on."""
+    self.path, self.at = path, at
+
+  def show(self, say):
+    """Says the lines that are whole by now."""
+    try:
+      with self.path.open('rb') as f:
+        size = os.fstat(f.fileno()).st_size
+        f.seek(self.at if self.at <= size else 0)
+        for line in f:
+          if not line.endswith(b'\n'):
+            break
+          self.at = f.tell()
+          say(ranked(line.decode(errors='replace').rstrip('\n')))
+    except FileNotFoundError:
+      pass
+
+
+def ranked(line):
+  """A line of the log, with its rank as other places of `launch` show it."""
+  return _RANK.sub(r'[\1] ', line)
+
+
+def _remember(job, log):
+  """Keeps how far the log was shown, if the job was launched here."""
+  if job.command and job.state.get('shown') != log.at:
+    job.state['shown'] = log.at
+    job.save()
+
+
+def _find(job, say):
+  found = slurm_queue.find(job, say)
+  if found is None:
+    raise errors.DeviceError(
+      f'SLURM knows no job named {job.name}',
+      fix=f'its log may be in {folder(job)}; t5x_lite launch slurm starts it',
+    )
+  return found
+
+
+def _place(job, say):
+  """The folder of a Job, which SLURM knows if we do not."""
+  if 'folder' in job.state:
+    return folder(job)
+  return pathlib.Path(_find(job, say).folder)
+
+
+def _code(found, ended, say):
+  """The exit code of a job that has ended."""
+  code = found.code
+  if ended.exists():
+    code = int(ended.read_text())
+  if code and found.advice:
+    say(found.advice)
+  return code

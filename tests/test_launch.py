@@ -322,6 +322,23 @@ print('done')
     calls.run(python(code), **kept | {'tries': 2})
 
 
+def test_who_watches_outlasts_what_passes():
+  answers, said = [True, True, False], []
+
+  def ask():
+    if answers.pop(0):
+      error = calls.CallError('the line was cut')
+      error.passes = True
+      raise error
+    return 'done'
+
+  assert calls.outlast(ask, said.append, pause=0) == 'done'
+  assert said == ['the line was cut: the job goes on, and is asked for again']
+  answers[:] = [True]
+  with pytest.raises(calls.CallError):
+    calls.outlast(ask, said.append, seconds=-1)
+
+
 def test_a_call_has_a_deadline():
   with pytest.raises(calls.CallError, match='did not end within 0.2 s'):
     calls.run(

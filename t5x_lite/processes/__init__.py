@@ -125,6 +125,8 @@ def join(place, facts):
     place.address,
     place.count,
     place.index,
+    # Asked again, JAX leaves one GPU of a node to each process under SLURM.
+    cluster_detection_method='deactivate',
     initialization_timeout=int(place.timeout),
     heartbeat_timeout_seconds=int(10 * place.silence),
     coordinator_bind_address=place.listens_at,

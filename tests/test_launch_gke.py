@@ -1,0 +1,600 @@
+"""`launch gke`, through a fake kubectl whose pods are real processes."""
+
+import json
+import pathlib
+import shlex
+import signal
+import sys
+import time
+
+import pytest
+
+from t5x_lite import accelerators
+from t5x_lite import cli
+from t5x_lite.launch import calls
+from t5x_lite.launch import gke
+from t5x_lite.launch import gke_manifest
+from t5x_lite.launch import jobs
+from t5x_lite.launch import stamps
+from tests import clouds
+from tests import kubernetes_schema
+from tests import runs
+
+SLICE = ['--config=v5e_4', '--config.accelerator=v6e-16', '--name=tiny']
+SLICE += ['--config.gke.image=here/t5x_lite:1']
+STUB = ['train', '--gin_file=t5/1_1_small', '--workdir=gs://bucket/runs/tiny']
+
+
+@pytest.fixture
+def cloud(tmp_path, monkeypatch):
+  made = clouds.Cloud(tmp_path, monkeypatch)
+  monkeypatch.setenv('FAKE_PYTHON', sys.executable)
+  monkeypatch.setattr(gke, 'LOOK', 0.5)
+  yield made
+  made.end()
+
+
+@pytest.fixture
+def say(capsys):
+  return lambda *a, **k: clouds.launched(capsys, 'launch', *a, **k)
+
+
+def launch(say, cloud, body, *more, code=0, **plan):
+  """Launches pods that run a stub."""
+  cloud.plan(**plan)
+  python = clouds.worker(cloud.folder.parent, body)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('FAKE_PYTHON', str(python))
+    return say('gke', *SLICE, *more, '--', *STUB, code=code)
+
+
+# -- the manifest -------------------------------------------------------------
+
+
+def a_job(spec, *overrides, files=None, name='a', command=('train',)):
+  config = jobs.load(spec, ['gke.image=a/b:1', *overrides])
+  return jobs.Job(name, 'gke', config.to_dict(), list(command), files or {})
+
+
+def made(*args, **kwargs):
+  """The items of a manifest, which the schema and the webhooks take."""
+  found = json.loads(gke_manifest.make(a_job(*args, **kwargs)))
+  assert kubernetes_schema.faults(found) == []
+  assert kubernetes_schema.webhook_faults(found['items'][-1]) == []
+  return found['items']
+
+
+TPUS = [
+  name
+  for name in jobs.names()
+  if jobs.accelerator(jobs.load(name)).is_tpu
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('spec', TPUS)
+def test_installed_specs_give_valid_manifests(spec):
+  (job_set,) = made(spec, name='a' * 40)
+  accelerator = jobs.accelerator(jobs.load(spec))
+  (job,) = job_set['spec']['replicatedJobs']
+  assert job['replicas'] == accelerator.slices
+  inner = job['template']['spec']
+  assert inner['completions'] == inner['parallelism'] == accelerator.hosts
+  pod = inner['template']['spec']
+  assert pod['nodeSelector'] | {'cloud.google.com/gke-spot': 'true'} == {
+    'cloud.google.com/gke-tpu-accelerator': accelerators.KINDS[
+      accelerator.kind
+    ].label,
+    'cloud.google.com/gke-tpu-topology': accelerator.shape,
+    'cloud.google.com/gke-spot': 'true',
+  }
+  chips = pod['containers'][0]['resources']['limits']['google.com/tpu']
+  assert chips * accelerator.hosts == accelerator.chips
+  several = pod['containers'][0]['command'][-1] == '--multiprocess'
+  assert several == (accelerator.processes > 1)
+
+
+def test_the_manifest_of_two_slices():
+  files = {'a.gin': b'Run.steps = 1\n', 'more/v.model': b'\xff\0'}
+  config_map, job_set = made(
+    'v5e_256_x2',
+    'gke.reservation=mine',
+    'gke.service_account=trainer',
+    'gke.queue=team',
+    'gke.grace=25',
+    'gke.claim=nfs',
+    'shared_folders=/nfs',
+    'capacity=spot',
+    'delete_when_done=True',
+    'env.A=$(PATH) $x',
+    files=files,
+    command=['train', '--workdir=$(A)'],
+  )
+  assert config_map['data'] == {'file0': 'Run.steps = 1\n'}
+  assert config_map['binaryData'] == {'file1': '/wA='}
+  assert job_set['metadata']['labels'] == {'kueue.x-k8s.io/queue-name': 'team'}
+  spec = job_set['spec']
+  assert spec['ttlSecondsAfterFinished'] == 3600
+  pod = spec['replicatedJobs'][0]['template']['spec']['template']['spec']
+  assert pod['nodeSelector']['cloud.google.com/reservation-name'] == 'mine'
+  assert pod['tolerations'][0]['key'] == 'cloud.google.com/gke-spot'
+  assert pod['serviceAccountName'] == 'trainer'
+  assert pod['terminationGracePeriodSeconds'] == 25
+  assert pod['hostNetwork'] is True
+  (container,) = pod['containers']
+  assert container['workingDir'] == '/t5x_lite/files'
+  # Kubernetes makes $ of $$, and sees no variable.
+  assert container['command'][3:5] == ['train', '--workdir=$$(A)']
+  assert container['env'][1] == {'name': 'A', 'value': '$$(PATH) $$x'}
+  assert pod['volumes'][0]['configMap']['items'][1] == {
+    'key': 'file1',
+    'path': 'more/v.model',
+  }
+  assert pod['volumes'][1]['persistentVolumeClaim'] == {'claimName': 'nfs'}
+
+
+def test_ends_are_told_apart():
+  (job_set,) = made('v6e_64', 'restarts=7')
+  policy = job_set['spec']['failurePolicy']
+  assert policy['maxRestarts'] == 7
+  inner = job_set['spec']['replicatedJobs'][0]['template']['spec']
+  codes = [
+    rule.get('onExitCodes', {}).get('values')
+    for rule in inner['podFailurePolicy']['rules']
+  ]
+  assert codes == [[1, 2, 3, 4, 5, 130], None, [143]]
+  final, preempted = policy['rules']
+  assert final['action'] == 'FailJobSet'
+  assert final['onJobFailureMessagePatterns'] == [
+    'matching FailJob rule at index 0$'
+  ]
+  assert preempted['action'] == 'RestartJobSetAndIgnoreMaxRestarts'
+
+
+@pytest.mark.parametrize(
+  'change, said',
+  [
+    (('spec', 'suspended', True), 'unknown field'),
+    (('spec', 'failurePolicy', 'maxRestarts', 1.0), 'not an int'),
+    (
+      ('spec', 'failurePolicy', 'restartStrategy', 'Replace'),
+      'is not Recreate',
+    ),
+    (('metadata', 'name', 'A_b'), 'is not /'),
+    (('spec', 'replicatedJobs', None), 'not a list'),
+  ],
+)
+def test_the_schema_refuses_what_is_wrong(change, said):
+  found = json.loads(gke_manifest.make(a_job('v5e_4')))
+  inside = found['items'][0]
+  *path, name, value = change
+  for key in path:
+    inside = inside[key]
+  inside[name] = value
+  assert said in kubernetes_schema.faults(found)[0]
+
+
+def test_too_much_for_a_config_map():
+  job = a_job('v5e_4', files={'a': b'x' * 2**20})
+  with pytest.raises(Exception, match='takes too much along for Kubernetes'):
+    gke_manifest.make(job)
+
+
+@pytest.mark.parametrize(
+  'options, said',
+  [
+    (['--config.accelerator=gpu-8'], 'launch gke is for TPUs'),
+    (['--config.accelerator=v2-8'], 'GKE has no v2'),
+    (['--config.accelerator=2xv5e-4'], 'GKE joins no slices of one host'),
+    (['--config.gke.image='], 'no image that has t5x_lite'),
+    (['--config.shared_folders=/nfs'], 'a shared folder needs the volume'),
+    (
+      ['--config.shared_folders=nfs', '--config.gke.claim=nfs'],
+      'expected one full path',
+    ),
+    (['--config.gke.claim=nfs'], 'a shared folder needs the volume'),
+    (['--config.gke.image=a;id'], 'not a name at --config.gke.image'),
+    (['--config.gke.namespace=$(id)'], 'not a name'),
+    (['--name=`id`'], 'not a name of a job'),
+    (['--config.gke.nmespace=a'], 'did you mean namespace?'),
+    (['--config.accelerator=v6e-17'], 'fix: v6e-16'),
+  ],
+)
+def test_what_gke_does_not_take(cloud, say, options, said):
+  assert said in say('gke', *SLICE, *options, '--', *STUB, code=2)
+  assert not cloud.calls()
+
+
+def test_a_local_workdir_is_refused(cloud, say):
+  text = say('gke', *SLICE, '--', *STUB[:-1], '--workdir=runs/a', code=2)
+  assert '--workdir is local, and 4 machines are to share it' in text
+
+
+def test_a_dry_run_shows_what_a_launch_does(cloud, say):
+  said = say('gke', *SLICE, '--dry_run', '--', *STUB)
+  assert not cloud.calls()
+  launch(say, cloud, 'pass')
+  applied = [argv for argv in cloud.calls() if 'apply' in argv]
+  assert len(applied) == 2 and '--dry-run=server' in applied[0]
+  for argv in applied:
+    assert shlex.join(argv) in said
+  manifest = said[said.index('  {') :].split('\n\n')[0]
+  (job_set,) = json.loads(manifest)['items']
+  made = cloud.read('kubernetes.json')['sets']['tiny']
+  assert made['replicatedJobs'] == job_set['spec']['replicatedJobs']
+
+
+# -- what the cluster says ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  'text, said',
+  [
+    (
+      'Error from server (Forbidden): jobsets.jobset.x-k8s.io is forbidden:'
+      ' User "me" cannot create resource "jobsets"',
+      'you may not do this in the cluster',
+    ),
+    (
+      'Error from server (Forbidden): configmaps "a" is forbidden: exceeded'
+      ' quota: small',
+      'a quota of the namespace is used up',
+    ),
+    (
+      'error: resource mapping not found for name: "a": no matches for kind'
+      ' "JobSet" in version "jobset.x-k8s.io/v1alpha2"',
+      'the cluster has no JobSet',
+    ),
+    (
+      'error: You must be logged in to the server (Unauthorized)',
+      'who you are',
+    ),
+    ('strict decoding error: unknown field "spec.x"', 'JobSet is too old'),
+    (
+      'The connection to the server localhost:8080 was refused',
+      'kubectl knows no cluster',
+    ),
+  ],
+)
+def test_a_request_that_the_cluster_refuses(cloud, say, text, said):
+  text = launch(say, cloud, 'pass', apply=[text], code=6)
+  assert said in text and 'fix: ' in text
+  assert (
+    not (cloud.folder / 'kubernetes.json').exists()
+    or not cloud.read('kubernetes.json')['maps']
+  )
+
+
+@pytest.mark.slow
+def test_a_wrong_context_and_namespace(cloud, say):
+  said = launch(say, cloud, 'pass', '--config.gke.context=no', code=6)
+  assert 'kubectl has no such context' in said
+  said = launch(
+    say, cloud, 'pass', '--config.gke.namespace=no', '--name=b', code=6
+  )
+  assert 'there is no such namespace' in said
+
+
+def test_a_cluster_that_answers_the_third_time(cloud, say, monkeypatch):
+  monkeypatch.setattr(calls.time, 'sleep', lambda _: None)
+  away = 'Unable to connect to the server: dial tcp: i/o timeout'
+  said = launch(say, cloud, 'print("ran")', get=[away, away])
+  assert said.count('the cluster does not answer; trying again') == 2
+  assert 'tiny: Completed' in said
+
+
+@pytest.mark.parametrize(
+  'wait, said',
+  [
+    (
+      {
+        'reason': 'Unschedulable',
+        'message': "0/4 nodes are available: 4 node(s) didn't match Pod's node"
+        ' affinity/selector.',
+      },
+      'no node takes it: is there a node pool of this TPU and topology',
+    ),
+    (
+      {'reason': 'ImagePullBackOff', 'message': 'Back-off pulling image'},
+      'the image cannot be read: --config.gke.image',
+    ),
+    (
+      {
+        'reason': 'Quota',
+        'message': 'pods "x" is forbidden: exceeded quota: small',
+        'fails_create': True,
+      },
+      'a quota of the namespace is used up',
+    ),
+  ],
+  ids=['unschedulable', 'image', 'quota'],
+)
+def test_pods_that_wait_say_why(cloud, say, wait, said):
+  launch(say, cloud, 'pass', '--detach', wait=wait | {'seconds': 60})
+  for _ in range(50):
+    text = say('status', 'tiny')
+    if said in text:
+      break
+    time.sleep(0.1)
+  assert said in text and 'tiny: Pending' in text
+  assert 'is deleted' in say('delete', 'tiny')
+
+
+# -- the life of a job --------------------------------------------------------
+
+COUNTED = """
+rank = int(os.environ['TPU_WORKER_ID'])
+rank += 4 * int(os.environ['MEGASCALE_SLICE_ID'])
+from pathlib import Path
+starts = Path(os.environ['FAKE_CLOUD'], f'starts-{rank}')
+start = int(starts.read_text()) if starts.exists() else 0
+starts.write_text(str(start + 1))
+print('rank', rank, 'start', start, flush=True)
+"""
+
+
+def test_a_job_to_its_end(cloud, say):
+  said = launch(say, cloud, COUNTED)
+  for rank in range(4):
+    assert said.count(f'[{rank}] rank {rank} start 0') == 1
+  assert 'tiny: Completed' in say('status', 'tiny')
+  assert say('logs', 'tiny').count('start 0') == 4
+  # The same launch again replaces what has ended.
+  assert 'is replaced' in launch(say, cloud, COUNTED)
+
+
+@pytest.mark.slow
+def test_two_slices(cloud, say):
+  said = launch(say, cloud, COUNTED, '--config.slices=2')
+  for rank in range(8):
+    assert f'[{rank}] rank {rank} start 0' in said
+
+
+@pytest.mark.slow
+def test_many_ranks_are_shown_by_the_first_of_each_slice(cloud, say):
+  body = "print('host', os.environ['TPU_WORKER_ID'])"
+  said = launch(say, cloud, body, '--config.accelerator=2xv6e-64')
+  assert '[0] host 0' in said and '[16] host 0' in said
+  assert 'host 1' not in said
+
+
+def test_values_reach_the_pods_as_they_are(cloud, say):
+  """Nothing in them is run, nor taken for a variable of Kubernetes."""
+  bad = 'a"b\'c $(touch bad) $(PYTHONUNBUFFERED) `touch bad` $$ ;touch bad\n*'
+  body = 'print(repr(os.environ["X"]), repr(sys.argv[3:5]))'
+  said = launch(say, cloud, body, f'--config.env.X={bad}')
+  assert said.count(f"[0] {bad!r} ['train', ") == 1
+  assert not list(cloud.folder.parent.rglob('bad'))
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+  'code', [2, *(pytest.param(c, marks=SLOW) for c in (5, 130))]
+)
+def test_an_end_for_good_is_not_repeated(cloud, say, code):
+  body = f'{COUNTED}\nif rank == 1: sys.exit({code})\ntime.sleep(60)'
+  said = launch(say, cloud, body, '--config.gke.grace=1', code=code)
+  assert 'tiny: Failed' in said and f'failed with exit code {code}' in said
+  assert 'start 1' not in said
+
+
+@pytest.mark.parametrize(
+  'end',
+  ['sys.exit(6)', pytest.param('os.kill(os.getpid(), 9)', marks=SLOW)],
+)
+def test_what_may_go_well_is_started_again(cloud, say, end):
+  body = f'{COUNTED}\nif rank: time.sleep(0.5)\nelif not start: {end}'
+  said = launch(say, cloud, body)
+  assert 'started again 1 times, 1 of 10 that count' in said
+  assert '[0] rank 0 start 1' in said and 'Completed' in said
+
+
+@pytest.mark.slow
+def test_restarts_are_used_up(cloud, say):
+  body = f'{COUNTED}\nsys.exit(6)'
+  said = launch(say, cloud, body, '--config.restarts=1', code=6)
+  assert 'reaching max number of restarts' in said
+  assert (cloud.folder / 'starts-0').read_text() == '2'
+
+
+SAVES = (
+  COUNTED
+  + """
+import signal
+def save(*_):
+  time.sleep(0.3)
+  print('saved', rank, flush=True)
+  os._exit(143)
+signal.signal(signal.SIGTERM, save)
+print('runs', flush=True)
+if start: sys.exit(0)
+time.sleep(60)
+"""
+)
+
+
+def test_preemption_is_no_restart_that_counts(cloud, say):
+  event = {'do': 'preempt', 'rank': 0, 'grace': 5, 'log': 'runs', 'after': 1}
+  said = launch(say, cloud, SAVES, '--config.restarts=0', events=[event])
+  assert 'started again 1 times, 0 of 0 that count' in said
+  saved = [f.read_text().count('saved') for f in cloud.folder.glob('*.log')]
+  assert sum(saved) == 4 and 'Completed' in said
+
+
+@pytest.mark.slow
+def test_a_pod_without_memory_is_told(cloud, say):
+  body = COUNTED + 'time.sleep(60)'
+  event = {'do': 'oom', 'rank': 2, 'log': 'start', 'after': 1}
+  said = launch(
+    say, cloud, body, '--config.restarts=0', '--config.gke.grace=1',
+    events=[event], code=137,
+  )  # fmt: skip
+  assert '[2]: its memory was not enough' in said
+
+
+def test_stop_suspends_and_launch_goes_on(cloud, say):
+  launch(say, cloud, SAVES, '--detach')
+  for _ in range(100):
+    if (
+      'Running' in say('status', 'tiny')
+      and say('logs', 'tiny').count('runs') == 4
+    ):
+      break
+    time.sleep(0.05)
+  assert 'the job runs' in say('delete', 'tiny', code=2)
+  said = say('stop', 'tiny')
+  assert 'saves and ends' in said and 'nodes cost money' in said
+  assert 'Suspended' in say('status', 'tiny')
+  time.sleep(1)
+  said = launch(say, cloud, SAVES)
+  assert '[0] rank 0 start 1' in said and 'Completed' in said
+  said = say('delete', 'tiny')
+  assert 'is deleted' in said and 'nodes cost money' in said
+  assert not cloud.read('kubernetes.json')['sets']
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_killed_loses_nothing(cloud, say, monkeypatch):
+  body = COUNTED + 'time.sleep(2); print("late", rank)'
+  python = clouds.worker(cloud.folder.parent, body)
+  monkeypatch.setenv('FAKE_PYTHON', str(python))
+  argv = ['launch', 'gke', *SLICE, '--', *STUB]
+  process = runs.start(*argv)
+  for line in process.stdout:
+    if 'is in the cluster' in line:
+      break
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  assert 'tiny: ' in say('status', 'tiny')
+  assert say('watch', 'tiny').count('late') == 4
+  assert (cloud.folder / 'starts-0').read_text() == '1'
+  where = ['--backend=gke', *SLICE[:2], SLICE[-1]]
+  monkeypatch.setenv('T5X_LITE_STATE', str(cloud.folder / 'other'))
+  assert 'Completed' in say('status', 'tiny', *where)
+  text = say('status', 'nobody', *where, code=6)
+  assert 'the cluster has no JobSet named nobody' in text
+
+
+@pytest.mark.slow
+def test_files_lie_where_the_command_starts(cloud, say, tmp_path):
+  (tmp_path / 'my.gin').write_text("include 't5/1_1_small'\nRun.steps = 7\n")
+  cloud.plan()
+  body = 'print(open("recipe_0_my.gin").read()); print(sys.argv[4])'
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv('FAKE_PYTHON', str(clouds.worker(tmp_path, body)))
+    said = say(
+      'gke', *SLICE, '--', 'train', '--gin_file=my.gin', '--workdir=gs://b/r'
+    )
+  assert '[0] Run.steps = 7' in said
+  assert '[0] --gin_file=recipe_0_my.gin' in said
+  assert 'is deleted' in say('delete', 'tiny')
+  assert not cloud.read('kubernetes.json')['maps']
+
+
+def test_lines_are_taken_once(tmp_path):
+  file = tmp_path / 'said'
+  file.write_text('1 a\n2 b\n3 c\n')
+  lines = []
+  stream = stamps.Stream(['cat', file], lines.append, since='1')
+  while stream.runs:
+    time.sleep(0.01)
+  assert lines == ['b', 'c'] and stream.last == '3' and stream.ended_well
+
+
+# -- real training ------------------------------------------------------------
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  return runs.write_corpus(tmp_path_factory.mktemp('corpus'))
+
+
+@pytest.fixture(scope='module')
+def undisturbed(corpus):
+  """The same run without a cluster, by its number of steps."""
+  found = {}
+
+  def made(steps):
+    if steps not in found:
+      found[steps] = workdir = corpus.parent / f'run-{steps}'
+      command = clouds.training(corpus, workdir, Run__steps=steps)
+      runs.complete(2, 1, *command)
+    return found[steps]
+
+  return made
+
+
+def trained(say, cloud, corpus, **settings):
+  """The small run on a slice of two hosts with a chip each, to its end."""
+  shared = corpus.parent
+  workdir = shared / cloud.folder.parent.name
+  command = clouds.training(corpus, workdir, **settings)
+  said = say(
+    'gke', *SLICE, f'--config.shared_folders={shared}',
+    '--config.gke.claim=nfs', '--config.gke.grace=60', '--', *command,
+  )  # fmt: skip
+  return workdir, said
+
+
+@pytest.fixture
+def small(monkeypatch):
+  """A slice that no vendor has: two chips on two hosts."""
+  two = accelerators.Accelerator('v6e', 2, 1, 2, 2, '1x2', 2)
+  monkeypatch.setattr(accelerators, 'parse', lambda *_: two)
+
+
+@pytest.mark.slow
+def test_training_is_that_of_a_local_run(
+  cloud, say, corpus, undisturbed, small
+):
+  workdir, said = trained(say, cloud, corpus)
+  assert '[0] step 6/6' in said
+  assert runs.metrics(workdir) == runs.metrics(undisturbed(6))
+
+
+FAULTS = {
+  'preempted in a step': {
+    'do': 'preempt',
+    'rank': 0,
+    'grace': 60,
+    'log': 'step 4/',
+  },
+  'a node is lost in a step': {'do': 'lose', 'rank': 1, 'log': 'step 4/'},
+  'process 0 is lost in a step': {'do': 'lose', 'rank': 0, 'log': 'step 4/'},
+  'out of memory': {'do': 'oom', 'rank': 1, 'log': 'step 5/'},
+}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize('event', FAULTS.values(), ids=FAULTS.keys())
+def test_faults_lose_nothing_that_was_saved(
+  cloud, say, corpus, undisturbed, small, event
+):
+  saves = corpus.parent / cloud.folder.parent.name / 'checkpoints'
+  cloud.plan(events=[event | {'saves': str(saves)}])
+  workdir, said = trained(say, cloud, corpus, Run__steps=12)
+  direct = undisturbed(12)
+  runs.assert_same_state(workdir, direct, 12)
+  assert runs.metrics(workdir) == runs.metrics(direct)
+  lost, seconds = clouds.check_recovery(cloud, said, every=3)
+  assert not (lost and event['do'] == 'preempt')
+  print(f'{event["do"]}: {lost} steps made again, {seconds:.1f} s')
+
+
+def test_commands_of_the_page(cloud, say):
+  commands = clouds.commands('launch_gke.md')
+  assert len(commands) == 7
+  for argv in commands:
+    words = [word for word in argv[2:] if word != '--dry_run']
+    if argv[2] == 'gke':
+      assert '"JobSet"' in say('gke', '--dry_run', *words[1:])
+    else:
+      cli.parse(argv[1:])
+
+
+def test_the_fake_is_strict(cloud):
+  argv = ['kubectl', '--namespace=default', 'get', 'pods', '--sort=a']
+  with pytest.raises(calls.CallError, match='unknown flag: --sort'):
+    calls.run(argv, deadline=30)
+  assert pathlib.Path(clouds.FAKES, 'kubectl').exists()

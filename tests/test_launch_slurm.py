@@ -1,0 +1,488 @@
+"""`launch slurm`, through fake programs whose jobs are real processes."""
+
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from t5x_lite import cli
+from t5x_lite import errors
+from t5x_lite import processes
+from t5x_lite.launch import jobs
+from t5x_lite.launch import slurm
+from t5x_lite.launch import slurm_queue
+from t5x_lite.launch import slurm_script
+from tests import clouds
+from tests import runs
+
+TINY = ['--config=gpu_8', '--config.accelerator=2xgpu-1', '--name=tiny']
+STUB = ['train', '--gin_file=t5/1_1_small', '--workdir=/shared/runs/tiny']
+
+
+@pytest.fixture
+def cloud(tmp_path, monkeypatch):
+  made = clouds.Cloud(tmp_path, monkeypatch)
+  monkeypatch.setattr(slurm, 'READ', 0.1)
+  monkeypatch.setattr(slurm, 'LOOK', 0.5)
+  yield made
+  made.end()
+
+
+@pytest.fixture
+def say(capsys):
+  return lambda *a, **k: clouds.launched(capsys, 'launch', *a, **k)
+
+
+def a_job(*overrides, name='a', command=('train',), spec='gpu_8_x16'):
+  config = jobs.load(spec, overrides)
+  return jobs.Job(name, 'slurm', config.to_dict(), list(command))
+
+
+def launch(say, cloud, body, *more, code=0, **plan):
+  """Launches ranks that run a stub."""
+  cloud.plan(**plan)
+  python = clouds.worker(cloud.folder.parent, body)
+  return say(
+    'slurm', *TINY, f'--config.slurm.python={python}', *more, '--', *STUB,
+    code=code,
+  )  # fmt: skip
+
+
+# -- the script ---------------------------------------------------------------
+
+
+def test_the_script():
+  job = a_job(
+    'slurm.partition=gpus',
+    'accelerator=h100-8',
+    'env.A=it\'s "$(id)" `id` \n;',
+    'slurm.setup=module load cuda,ulimit -n 4096',
+    'slurm.python=/a b/$(id)/python',
+    'restarts=3',
+    command=['train', '--workdir=/a b;$(id)/`id`'],
+  )
+  text = slurm_script.script(job)
+  head, _, body = text.partition('\n\n')
+  assert head.splitlines() == [
+    '#!/bin/bash',
+    '#SBATCH --job-name=a',
+    '#SBATCH --nodes=16',
+    '#SBATCH --ntasks-per-node=1',
+    '#SBATCH --gpus-per-node=h100:8',
+    '#SBATCH --exclusive',
+    '#SBATCH --mem=0',
+    '#SBATCH --time=24:00:00',
+    '#SBATCH --partition=gpus',
+    '#SBATCH --output=log.txt',
+    '#SBATCH --open-mode=append',
+    '#SBATCH --requeue',
+    '#SBATCH --signal=B:TERM@120',
+  ]
+  assert 'module load cuda\nulimit -n 4096\n' in body
+  assert "'/a b/$(id)/python' -m t5x_lite train " in body
+  assert "'--workdir=/a b;$(id)/`id`'" in body and '--multiprocess' in body
+  checked = subprocess.run(['bash', '-n'], input=text, text=True, check=True)
+  assert not checked.stderr
+
+
+def test_a_part_of_a_node_and_one_node():
+  job = a_job('slurm.cpus=12', 'slurm.memory=64G', spec='gpu_8')
+  options = slurm_script.options(job)
+  assert 'gpus-per-node=8' in options and 'exclusive' not in options
+  assert 'cpus-per-task=12' in options and 'mem=64G' in options
+  assert '--cpus-per-task=12' in slurm_script.srun(job)
+  assert '--multiprocess' not in slurm_script.command(job)
+  assert slurm_script.command(job)[0] == sys.executable
+
+
+def test_values_reach_the_ranks_as_they_are(cloud, say):
+  """No shell runs any of them, whatever characters they have."""
+  bad = 'a"b\'c $(touch bad) `touch bad` ;touch bad\n& | > bad *'
+  said = launch(
+    say,
+    cloud,
+    'print(repr(os.environ["X"]), repr(sys.argv[3:5]), os.getcwd())',
+    f'--config.env.X={bad}',
+  )
+  assert said.count(f"[0] {bad!r} ['train', ") == 1
+  assert not list(cloud.folder.parent.rglob('bad'))
+
+
+@pytest.mark.parametrize(
+  'options, said',
+  [
+    (
+      ['--config.accelerator=v5e-4'],
+      'launch slurm is for GPU nodes at --config.accel',
+    ),
+    (['--config.capacity=spot'], 'SLURM has no such capacity'),
+    (['--config.slurm.time=soon'], 'not a time limit'),
+    (['--config.slurm.time=1:2:3:4'], 'not a time limit'),
+    (['--config.slurm.partition=a;id'], 'not a name at --config.slurm.part'),
+    (['--config.slurm.qos=$(id)'], 'not a name'),
+    (['--name=a$(id)'], 'not a name of a job'),
+    (['--config.slurm.partitoin=a'], 'did you mean partition?'),
+  ],
+)
+def test_what_slurm_does_not_take(cloud, say, options, said):
+  assert said in say('slurm', *TINY, *options, '--', *STUB, code=2)
+  assert not cloud.calls()
+
+
+def test_a_relative_workdir_is_refused(cloud, say):
+  text = say('slurm', *TINY, '--', *STUB[:-1], '--workdir=runs/a', code=2)
+  assert f'fix: --workdir={pathlib.Path.cwd()}/runs/a' in text
+
+
+def test_a_dry_run_shows_what_a_launch_does(cloud, say):
+  said = say('slurm', *TINY, '--dry_run', '--', *STUB)
+  assert not cloud.calls() and not list(pathlib.Path.cwd().rglob('job.sh'))
+  launch(say, cloud, 'pass', '--detach')
+  script = next(pathlib.Path.cwd().rglob('job.sh')).read_text()
+  python = str(cloud.folder.parent / 'worker')
+  for line in script.replace(python, sys.executable).splitlines():
+    assert line in said
+  assert shlex.join(cloud.calls('sbatch')[0]) in said
+
+
+# -- what SLURM says ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  'options, said',
+  [
+    (['--config.slurm.partition=no'], 'SLURM has no such partition'),
+    (['--config.slurm.account=no'], 'this account may not use this partition'),
+    (['--config.slurm.qos=no'], 'there is no such QOS for you'),
+    (['--config.slurm.constraint=no'], 'no node has this constraint'),
+    (['--config.accelerator=b200-8'], 'no node has GPUs of this kind'),
+    (['--config.accelerator=gpu-16'], 'no node has as many GPUs'),
+    (['--config.slurm.time=30-0'], 'it asks for more time than it may'),
+  ],
+)
+def test_a_request_that_slurm_refuses(cloud, say, options, said):
+  text = say('slurm', *TINY, *options, '--', *STUB, code=6)
+  assert said in text and 'fix: ' in text
+  assert len(text.splitlines()) == 1
+
+
+def test_a_limit_of_the_qos(cloud, say):
+  cloud.plan(
+    sbatch=[
+      'QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed:'
+      ' Job violates accounting/QOS policy (job submit limit, ...)'
+    ]
+  )
+  text = say('slurm', *TINY, '--', *STUB, code=6)
+  assert 'a limit of your account or QOS stands in the way' in text
+
+
+def test_a_controller_that_answers_late_gets_one_job(cloud, say, monkeypatch):
+  monkeypatch.setattr(slurm_queue.time, 'sleep', lambda _: None)
+  said = launch(
+    say,
+    cloud,
+    'time.sleep(60)',
+    '--detach',
+    sbatch=['Unable to contact slurm controller (connect failure)']
+    + ['accepted: Socket timed out on send/recv operation'],
+  )
+  assert said.count('does not answer; trying again') == 2
+  assert len(cloud.read('slurm.json')) == 1
+  assert 'is SLURM job' in said
+
+
+def test_a_job_that_waits_says_why(cloud, say):
+  launch(
+    say,
+    cloud,
+    'pass',
+    '--detach',
+    pending={'reason': 'QOSMaxGRESPerUser', 'seconds': 60},
+  )
+  time.sleep(0.5)
+  said = say('status', 'tiny')
+  assert 'PENDING for 2 nodes, QOSMaxGRESPerUser: a limit of your QOS' in said
+  assert 'taken out of the queue' in say('stop', 'tiny')
+  time.sleep(0.5)
+  assert 'CANCELLED' in say('status', 'tiny')
+  assert 'nothing to stop' in say('stop', 'tiny')
+
+
+# -- the life of a job --------------------------------------------------------
+
+COUNTED = """
+find = os.environ.get
+rank, restart = find('SLURM_PROCID'), find('SLURM_RESTART_COUNT')
+print('rank', rank, 'of', find('SLURM_NTASKS'), 'restart', restart)
+"""
+
+
+def test_a_job_to_its_end(cloud, say):
+  said = launch(say, cloud, COUNTED)
+  assert '[0] rank 0 of 2 restart None' in said
+  assert '[1] rank 1 of 2 restart None' in said
+  assert 'COMPLETED' in said
+  assert 'COMPLETED' in say('status', 'tiny')
+  assert say('logs', 'tiny').count('rank 1 of 2') == 1
+  assert 'tiny  slurm  2 x node of 1 GPUs' in say('status')
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+  'code', [2, *(pytest.param(c, marks=SLOW) for c in (1, 3, 4, 5, 130))]
+)
+def test_an_end_for_good_is_not_repeated(cloud, say, code):
+  said = launch(say, cloud, f'sys.exit({code})', code=code)
+  assert f'exit code {code}' in said
+  assert not cloud.calls('scontrol')
+
+
+@pytest.mark.parametrize(
+  'end',
+  ['sys.exit(6)', pytest.param('os.kill(os.getpid(), 9)', marks=SLOW)],
+)
+def test_what_may_go_well_is_started_again(cloud, say, end):
+  said = launch(say, cloud, f'{COUNTED}\nif not restart: {end}')
+  assert 'restart 1 of 10' in said
+  assert '[0] rank 0 of 2 restart 1' in said and 'COMPLETED' in said
+
+
+@pytest.mark.slow
+def test_restarts_are_used_up(cloud, say):
+  said = launch(say, cloud, 'sys.exit(6)', '--config.restarts=2', code=6)
+  assert 'ended with code 6, and 2 restarts are used up' in said
+  assert len(cloud.calls('srun')) == 3
+
+
+SAVES = """
+import signal
+def save(*_):
+  time.sleep(0.5)
+  print('saved', flush=True)
+  os._exit(143)
+signal.signal(signal.SIGTERM, save)
+print('runs', os.environ.get('SLURM_RESTART_COUNT'), flush=True)
+if os.environ.get('SLURM_RESTART_COUNT'): sys.exit(0)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+  'event, options',
+  [
+    ({'do': 'preempt', 'grace': 5, 'log': r'runs[\s\S]*runs'}, []),
+    pytest.param({'do': 'node_fail', 'log': 'runs'}, [], marks=SLOW),
+    pytest.param(
+      None,
+      ['--config.slurm.time=0:0:3', '--config.slurm.grace=2'],
+      marks=SLOW,
+    ),
+  ],
+  ids=['preempted', 'node_fails', 'time_limit'],
+)
+def test_it_saves_and_goes_on(cloud, say, event, options):
+  said = launch(say, cloud, SAVES, *options, events=[event] if event else [])
+  assert 'COMPLETED' in said and '[1] runs 1' in said
+  saves = 0 if event and event['do'] == 'node_fail' else 2
+  assert said.count('saved') == saves
+  assert 'forcing job termination' not in said
+
+
+def test_stop_lets_it_save_and_end(cloud, say):
+  launch(say, cloud, SAVES, '--detach')
+  log = next(pathlib.Path.cwd().rglob('job.sh')).with_name('log.txt')
+  while not log.exists() or log.read_text().count('runs') < 2:
+    time.sleep(0.05)
+  assert 'RUNNING on 2 nodes' in say('status', 'tiny')
+  assert 'saves and ends' in say('stop', 'tiny')
+  said = say('watch', 'tiny', code=143)
+  assert said.count('saved') == 2 and 'stopped as asked' in said
+  assert len(cloud.calls('srun')) == 1
+  assert 'log stay in' in say('delete', 'tiny')
+  assert 'no job was launched here' in say('status')
+
+
+@pytest.mark.slow
+def test_delete_of_a_running_job_must_be_forced(cloud, say):
+  launch(say, cloud, 'time.sleep(60)', '--detach')
+  time.sleep(0.5)
+  assert 'fix: t5x_lite launch stop tiny' in say('delete', 'tiny', code=2)
+  assert 'is cancelled' in say('delete', 'tiny', '--force')
+
+
+@pytest.mark.slow
+def test_a_launcher_that_is_killed_loses_nothing(cloud, say):
+  python = clouds.worker(
+    cloud.folder.parent, COUNTED + 'time.sleep(2); print("late", rank)'
+  )
+  argv = ['launch', 'slurm', *TINY, f'--config.slurm.python={python}']
+  process = runs.start(*argv, '--', *STUB)
+  for line in process.stdout:
+    if 'is SLURM job' in line:
+      break
+  process.send_signal(signal.SIGKILL)
+  process.communicate()
+  assert 'SLURM job' in say('status', 'tiny')
+  said = say(*argv[1:], '--', *STUB)  # the same command goes on with it
+  assert 'going on with it' in said or 'COMPLETED' in said
+  assert len(cloud.calls('sbatch')) == 1
+  assert say('logs', 'tiny').count('late') == 2
+
+
+@pytest.mark.slow
+def test_a_job_is_found_from_another_machine(cloud, say, monkeypatch, tmp_path):
+  launch(say, cloud, COUNTED)
+  monkeypatch.setenv('T5X_LITE_STATE', str(tmp_path / 'other'))
+  where = ['--backend=slurm', '--config=gpu_8']
+  assert 'COMPLETED' in say('status', 'tiny', *where)
+  assert 'rank 1 of 2' in say('logs', 'tiny', *where)
+  text = say('status', 'nobody', *where, code=6)
+  assert 'SLURM knows no job named nobody' in text
+
+
+@pytest.mark.slow
+def test_a_cluster_without_accounts(cloud, say):
+  launch(say, cloud, 'sys.exit(3)', code=3, accounting=False)
+  assert 'exit code 3' in say('status', 'tiny')
+
+
+@pytest.mark.slow
+def test_the_same_name_from_another_folder(cloud, say, monkeypatch, tmp_path):
+  launch(say, cloud, 'time.sleep(60)', '--detach')
+  (tmp_path / 'other').mkdir()
+  monkeypatch.chdir(tmp_path / 'other')
+  monkeypatch.setenv('T5X_LITE_STATE', str(tmp_path / 'other'))
+  text = say('slurm', *TINY, '--', *STUB, code=2)
+  assert 'is in the queue, from another folder' in text
+
+
+def test_lines_have_their_rank_in_front():
+  assert slurm.ranked(' 3: step 1') == '[3] step 1'
+  assert slurm.ranked('12: ') == '[12] '
+  assert slurm.ranked('srun: error: x') == 'srun: error: x'
+
+
+def test_jax_is_told_all_that_it_would_ask_slurm_for(monkeypatch):
+  asked = {}
+  monkeypatch.setattr(processes, '_group', None)
+  monkeypatch.setattr(processes.groups, 'Group', lambda *_: 'met')
+  monkeypatch.setattr(
+    'jax.distributed.initialize', lambda *_, **kept: asked.update(kept)
+  )
+  processes.join(processes.Place('127.0.0.1:1', 1, 0), {})
+  assert asked['cluster_detection_method'] == 'deactivate'
+
+
+@pytest.mark.slow
+def test_no_gpu_is_left_out_under_slurm():
+  """JAX would give each process the one GPU of its number on the node."""
+  code = """
+import socket
+import jax
+from t5x_lite import processes
+with socket.create_server(('127.0.0.1', 0)) as s:
+  port = s.getsockname()[1]
+processes.join(processes.Place(f'127.0.0.1:{port}', 1, 0), {})
+print(jax.config._read('jax_cuda_visible_devices'))
+"""
+  place = dict(JOB_ID=1, STEP_NODELIST='a', NTASKS=1, PROCID=0, LOCALID=0)
+  environment = {f'SLURM_{k}': str(v) for k, v in place.items()}
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    env=os.environ | environment,
+    capture_output=True,
+    text=True,
+  )
+  assert done.stdout.strip() == 'all', done.stderr
+
+
+# -- real training ------------------------------------------------------------
+
+
+def trained(say, cloud, corpus, *more, **settings):
+  """Launches the small run on two nodes, followed to its end."""
+  workdir = cloud.folder.parent / 'runs' / 'tiny'
+  command = clouds.training(corpus, workdir, **settings)
+  return workdir, say('slurm', *TINY, *more, '--', *command)
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  return runs.write_corpus(tmp_path_factory.mktemp('corpus'))
+
+
+@pytest.fixture(scope='module')
+def undisturbed(corpus):
+  """The same run without a cluster, by its number of steps."""
+  found = {}
+
+  def made(steps):
+    if steps not in found:
+      found[steps] = workdir = corpus.parent / f'run-{steps}'
+      command = clouds.training(corpus, workdir, Run__steps=steps)
+      runs.complete(2, 1, *command)
+    return found[steps]
+
+  return made
+
+
+@pytest.mark.slow
+def test_training_is_that_of_a_local_run(cloud, say, corpus, undisturbed):
+  workdir, said = trained(say, cloud, corpus)
+  assert '[0] step 6/6' in said
+  assert runs.metrics(workdir) == runs.metrics(undisturbed(6))
+
+
+FAULTS = {
+  'a rank dies in a step': {'do': 'kill_task', 'task': 1, 'log': 'step 4/'},
+  'rank 0 dies in a step': {'do': 'kill_task', 'task': 0, 'log': 'step 4/'},
+  'a rank dies in a save': {
+    'do': 'kill_task',
+    'task': 1,
+    'path': '../../runs/tiny/checkpoints/*tmp*',
+  },
+  'preempted in a step': {'do': 'preempt', 'grace': 60, 'log': 'step 4/'},
+  'a node fails': {'do': 'node_fail', 'log': 'step 5/'},
+}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize('event', FAULTS.values(), ids=FAULTS.keys())
+def test_faults_lose_nothing_that_was_saved(
+  cloud, say, corpus, undisturbed, event
+):
+  saves = cloud.folder.parent / 'runs' / 'tiny' / 'checkpoints'
+  cloud.plan(events=[event | {'saves': str(saves)}])
+  workdir, said = trained(say, cloud, corpus, Run__steps=12)
+  direct = undisturbed(12)
+  runs.assert_same_state(workdir, direct, 12)
+  assert runs.metrics(workdir) == runs.metrics(direct)
+  lost, seconds = clouds.check_recovery(cloud, said, every=3)
+  assert not (lost and event['do'] == 'preempt')
+  print(f'{event["do"]}: {lost} steps made again, {seconds:.1f} s')
+
+
+def test_commands_of_the_page(cloud, say):
+  commands = clouds.commands('launch_slurm.md')
+  assert len(commands) == 7
+  for argv in commands:
+    words = [word for word in argv[2:] if word != '--dry_run']
+    if argv[2] == 'slurm':
+      said = say('slurm', '--dry_run', *words[1:])
+      assert '#SBATCH --partition=gpus' in said
+    else:
+      cli.parse(argv[1:])
+
+
+def test_errors_are_of_the_right_kind():
+  config = jobs.load('v5e_4')
+  with pytest.raises(errors.ConfigError):
+    slurm.check(config, jobs.accelerator(config))
