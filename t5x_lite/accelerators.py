@@ -121,9 +121,10 @@ class Accelerator:
     return self.slices * self.hosts
 
   def __str__(self):
-    times = f'{self.slices} x ' if self.slices > 1 else ''
     if not self.is_tpu:
-      return f'{times}node of {self.chips} GPUs'
+      nodes = f'{self.slices} nodes' if self.slices > 1 else '1 node'
+      return f'{nodes} of {self.chips} GPUs'
+    times = f'{self.slices} x ' if self.slices > 1 else ''
     cores = f'{self.number} cores: ' * (KINDS[self.kind].cores > 1)
     return (
       f'{times}{self.name} ({cores}{self.chips} chips, {self.shape},'

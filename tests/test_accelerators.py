@@ -54,7 +54,7 @@ def test_several_slices_and_nodes():
 def test_the_number_is_said_for_what_it_is():
   assert '512 cores: 256 chips' in str(accelerators.parse('v5p-512'))
   assert '(256 chips, 16x16, 64 hosts)' in str(accelerators.parse('v5e-256'))
-  assert str(accelerators.parse('2xh100-8')) == '2 x node of 8 GPUs'
+  assert str(accelerators.parse('2xh100-8')) == '2 nodes of 8 GPUs'
 
 
 @pytest.mark.parametrize(

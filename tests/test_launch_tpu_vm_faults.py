@@ -1,7 +1,7 @@
 """Training on TPU VMs of the fake cloud, and what disturbs it.
 
-`make faults` runs most of it, `make slow` the rest; each fault tells how long it
-took to recover.
+`make faults` runs most of it, `make slow` the rest; each fault tells how long
+it took to recover.
 """
 
 import json
