@@ -123,7 +123,7 @@ class Accelerator:
   def __str__(self):
     if not self.is_tpu:
       nodes = f'{self.slices} nodes' if self.slices > 1 else '1 node'
-      return f'{nodes} of {self.chips} GPUs'
+      return f'{nodes} of {self.chips} GPU{"s" * (self.chips > 1)}'
     times = f'{self.slices} x ' if self.slices > 1 else ''
     cores = f'{self.number} cores: ' * (KINDS[self.kind].cores > 1)
     return (

@@ -230,7 +230,7 @@ def test_a_job_to_its_end(cloud, say):
   assert 'COMPLETED' in said
   assert 'COMPLETED' in say('status', 'tiny')
   assert say('logs', 'tiny').count('rank 1 of 2') == 1
-  assert 'tiny  slurm  2 x node of 1 GPUs' in say('status')
+  assert 'tiny  slurm  2 nodes of 1 GPU' in say('status')
 
 
 SLOW = pytest.mark.slow
