@@ -298,7 +298,10 @@ class Keeper:
     uv = shutil.which('uv') or pathlib.Path.home() / '.local' / 'bin' / 'uv'
     if not os.path.exists(str(uv)):
       note('installing uv')
-      if self.call([sys.executable, '-m', 'pip', 'install', '--user', 'uv']):
+      # Some systems keep pip out unless told so; an old pip passes over it.
+      allowed = dict(os.environ, PIP_BREAK_SYSTEM_PACKAGES='1')
+      pip = [sys.executable, '-m', 'pip', 'install', '--user', 'uv']
+      if self.call(pip, env=allowed):
         return False
     note('installing t5x_lite')
     shutil.rmtree(str(home), ignore_errors=True)

@@ -117,7 +117,7 @@ class Cloud:
     )
 
 
-def when(ready, act, deadline=120):
+def when(ready, act, deadline=600):
   """Runs `act()` in a thread once `ready()` is true; joins by `.join()`."""
 
   def wait():

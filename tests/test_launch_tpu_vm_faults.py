@@ -17,7 +17,7 @@ import pytest
 from tests import fake_cloud
 from tests import runs
 
-STEPS, EVERY = 24, 5
+STEPS, EVERY = 40, 5
 SMALL = runs.options(
   Transformer__encoder_layers=1,
   Transformer__decoder_layers=1,
@@ -233,7 +233,6 @@ def test_preempted_twice(cloud, disturb):
       and reached(cloud.folder.parent / 'run') >= 20
     ),
     lambda: cloud.preempt('run', 'run-1'),
-    deadline=300,
   )
   said = disturb(after(7), lambda: cloud.preempt('run', 'run-0'))
   assert 'asking for new TPUs (2 of 10)' in said
