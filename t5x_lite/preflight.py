@@ -18,7 +18,10 @@ from t5x_lite.processes import meeting
 
 
 def check_devices(expected=None):
-  """Refuses processes that JAX has in another order, or too few devices.
+  """Refuses processes that JAX does not have each once, or too few devices.
+
+  A TPU pod numbers them by its topology, maybe in another order than they were
+  started: each reads the rows of its own devices, so that no harm is done.
 
   Args:
     expected: devices of all processes together, or None for any number.
@@ -35,14 +38,14 @@ def check_devices(expected=None):
 
 def _judge_devices(found, expected):
   """The same, of what each process has: (index, processes, devices)."""
+  indices = [index for index, _, _ in found]
   for n, (index, count, _) in enumerate(found):
-    if (index, count) != (n, len(found)):
+    if count != len(found) or indices.count(index) > 1:
       raise errors.DeviceError(
-        'JAX numbers the processes in another way than they were started',
-        got=f'process {index} of {count} to JAX',
-        expected=f'process {n} of {len(found)}, as --process_index and'
-        ' --process_count say',
-        fix='let the cluster number them: --multiprocess, without these',
+        'JAX has other processes than were started',
+        got=f'process {n} is process {index} of {count} to JAX',
+        expected=f'each of {len(found)} once, as --process_count says',
+        fix='let the cluster count them: --multiprocess, without this',
       )
   counts = {n: devices for n, (_, _, devices) in enumerate(found)}
   total = sum(counts.values())

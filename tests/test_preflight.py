@@ -114,11 +114,12 @@ def test_processes_that_lack_devices_are_named(devices, counts, expected, said):
   assert said in said_by_all(devices(counts, expected), errors.DeviceError)
 
 
-def test_processes_that_jax_numbers_otherwise_are_named(devices):
-  text = said_by_all(devices([1, 1, 1], None, [0, 2, 1]), errors.DeviceError)
-  assert 'got process 2 of 3 to JAX, expected process 1 of 3' in text
+def test_processes_that_jax_counts_otherwise_are_named(devices):
+  assert devices([1, 1, 1], None, [0, 2, 1]) == [None] * 3
+  text = said_by_all(devices([1, 1, 1], None, [0, 1, 1]), errors.DeviceError)
+  assert 'got process 1 is process 1 of 3 to JAX, expected each of 3' in text
   text = said_by_all(devices([1, 1], count=4), errors.DeviceError)
-  assert 'got process 0 of 4 to JAX, expected process 0 of 2' in text
+  assert 'got process 0 is process 0 of 4 to JAX, expected each of 2' in text
 
 
 def test_one_process_has_a_number_of_devices_too(command):
