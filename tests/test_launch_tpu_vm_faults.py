@@ -134,8 +134,18 @@ def test_it_trains_as_it_does_here(train, undisturbed, tmp_path):
 def test_the_quickstart_recipe_trains_from_its_wheel(
   cloud, train, tmp_path, corpus
 ):
-  """It is installed on each VM, from a wheel that is made of this checkout."""
+  """It is installed on each VM, from a wheel that is made of this checkout.
+
+  The vocabulary is a file here, and travels with the job.
+  """
+  vocabulary = tmp_path / 'words.model'
+  made = runs.start(
+    *('vocab', f'--corpus={corpus}', '--size=1000', f'--output={vocabulary}')
+  )
+  assert runs.finish(made)[0] == 0
   few = [
+    f'--gin.Data.vocabulary={vocabulary}',
+    '--gin.Data.document=paragraph',
     '--gin_file=t5/quickstart',
     '--gin.Run.steps=3',
     '--gin.Run.batch_size=8',
