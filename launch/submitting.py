@@ -1,5 +1,6 @@
 """The commands of `t5x_lite launch`, whatever runs the job."""
 
+import contextlib
 import os
 
 from t5x_lite import errors
@@ -64,8 +65,25 @@ def submit(options, run, say):
   if old is not None:
     job.state = old.state
     say(f'{job.name} was launched here before: going on with it')
-  job.save()
-  return backend.submit(job, not options.detach, say)
+  with _alone(job):
+    job.save()
+    return backend.submit(job, not options.detach, say)
+
+
+@contextlib.contextmanager
+def _alone(job):
+  """Keeps a second one out, who would start the same again."""
+  with contextlib.ExitStack() as stack:
+    try:
+      stack.enter_context(storage.lock(jobs.folder() / f'{job.name}.lock'))
+    except errors.StorageError as e:
+      raise errors.StorageError(
+        'another process launches or watches this job',
+        where=job.name,
+        got=e.got,
+        fix=f't5x_lite launch logs or status {job.name}; or end the other',
+      ) from None
+    yield
 
 
 def _name(options, started):
@@ -85,7 +103,9 @@ def act(options, say):
   backend = BACKENDS[job.backend]
   verb = getattr(backend, options.where)
   more = {'force': options.force} if options.where == 'delete' else {}
-  return verb(job, say=say, **more) or 0
+  alone = options.where == 'watch'
+  with _alone(job) if alone else contextlib.nullcontext():
+    return verb(job, say=say, **more) or 0
 
 
 def _elsewhere(options):

@@ -13,6 +13,7 @@ from t5x_lite import recipes
 from t5x_lite.launch import bundle
 from t5x_lite.launch import calls
 from t5x_lite.launch import jobs
+from t5x_lite.launch import submitting
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -164,6 +165,20 @@ def test_jobs_are_remembered():
     jobs.find('a')
   job.forget()
   assert jobs.known() == []
+
+
+def test_one_process_looks_after_a_job(monkeypatch):
+  """Two who follow would each ask for new TPUs when some are taken."""
+  job = jobs.Job('a', 'gke', jobs.load('v4_8').to_dict(), ['train'])
+  job.save()
+  monkeypatch.setattr(submitting.gke, 'watch', lambda job, say: 0)
+  watch = cli.parse(['launch', 'watch', 'a'])
+  assert submitting.act(watch, print) == 0
+  with (
+    submitting._alone(job),
+    pytest.raises(errors.StorageError, match='another process launches or'),
+  ):
+    submitting.act(watch, print)
 
 
 # -- what travels -------------------------------------------------------------
