@@ -42,7 +42,15 @@ def make(argv, started, run, config):
   for name in getattr(started, 'task_module', ()):
     files |= _module(name)
   for name in config.files:
-    files[os.path.basename(name)] = _read(name, '--config.files')
+    kept = os.path.basename(name)
+    if kept in files:
+      raise errors.ConfigError(
+        'two files of one name are taken along',
+        where='--config.files',
+        got=name,
+        fix='rename one',
+      )
+    files[kept] = _read(name, '--config.files')
   if run is not None:
     command += _vocabulary(run, files, config)
     _check_corpus(run, config)
@@ -179,8 +187,15 @@ def _module(name):
 def _vocabulary(run, files, config):
   """The options by which the machines find a vocabulary that is a file here."""
   name = run.data.vocabulary
-  if not os.path.isfile(os.path.expanduser(name)) or is_shared(name, config):
+  if name == 'bytes' or is_shared(name, config):
     return []
+  if not os.path.isfile(os.path.expanduser(name)):
+    raise errors.ConfigError(
+      'no such vocabulary here or on the machines of the job',
+      where='Data.vocabulary',
+      got=name,
+      expected='gs://BUCKET/..., or a file, which is taken along',
+    )
   kept = _plain(os.path.basename(name))
   files[kept] = _read(name, 'Data.vocabulary')
   return [f'--gin.Data.vocabulary={kept}']

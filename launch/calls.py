@@ -65,34 +65,62 @@ def run(argv, *, deadline, faults=(), tries=3, pause=5.0, text=None, say=None):
   """
   for n in range(tries):
     try:
-      done = subprocess.run(
-        list(map(str, argv)),
-        input=text,
-        stdin=subprocess.DEVNULL if text is None else None,
-        capture_output=True,
-        encoding='utf-8',
-        errors='replace',
-        timeout=deadline,
-        start_new_session=True,  # Ctrl-C is for us
-      )
-    except FileNotFoundError:
-      raise missing(argv[0]) from None
+      code, out, said = _once(argv, deadline, text)
     except subprocess.TimeoutExpired:
       error = CallError(
         f'{argv[0]} did not end within {deadline:g} s', got=shown(argv)
       )
-      passes = True
+      error.passes = True
     else:
-      if done.returncode == 0:
-        return done.stdout
-      error, passes = failed(argv, done.returncode, done.stderr, faults)
-    error.passes = passes
-    if not passes or n + 1 == tries:
+      if code == 0:
+        return out
+      error = failed(argv, code, said, faults)
+    if not error.passes or n + 1 == tries:
       raise error
     if say:
       say(f'{error.what}; trying again ({n + 2} of {tries})')
     time.sleep(pause * 2**n)
   raise AssertionError(tries)
+
+
+def _once(argv, deadline, text):
+  """(exit code, standard output, standard error) of a program.
+
+  What it started ends with it if it takes too long.
+  """
+  with start(
+    argv,
+    stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    encoding='utf-8',
+    errors='replace',
+  ) as process:
+    try:
+      out, said = process.communicate(text, deadline)
+    except BaseException:
+      with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+      raise
+    return process.returncode, out, said
+
+
+def start(argv, **options):
+  """A subprocess.Popen of an argument list, which Ctrl-C does not reach."""
+  try:
+    return subprocess.Popen(
+      list(map(str, argv)), start_new_session=True, **options
+    )
+  except FileNotFoundError:
+    raise errors.ConfigError(
+      f'there is no program {argv[0]} here',
+      fix='install it, and put it on your path',
+    ) from None
+  except PermissionError:
+    raise errors.ConfigError(
+      f'the program {argv[0]} may not be run',
+      fix='make it executable, or put the right one first on your path',
+    ) from None
 
 
 def outlast(ask, say, seconds=3600.0, pause=30.0):
@@ -138,17 +166,12 @@ class Stream:
     self._argv, self._faults, self._silence = argv, faults, silence
     # A pipe that nobody reads would fill up.
     self._said = tempfile.TemporaryFile()  # noqa: SIM115
-    try:
-      self._process = subprocess.Popen(
-        list(map(str, argv)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=self._said,
-        start_new_session=True,  # Ctrl-C is for us
-      )
-    except FileNotFoundError:
-      self._said.close()
-      raise missing(argv[0]) from None
+    self._process = start(
+      argv,
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
+      stderr=self._said,
+    )
 
   def __iter__(self):
     out, rest = self._process.stdout.fileno(), b''
@@ -171,7 +194,7 @@ class Stream:
     if code:
       self._said.seek(0)
       said = self._said.read().decode('utf-8', 'replace')
-      raise failed(self._argv, code, said, self._faults)[0]
+      raise failed(self._argv, code, said, self._faults)
 
   def kill(self):
     """Ends the program and what it started; what it wrote can still be read."""
@@ -186,24 +209,20 @@ class Stream:
     self._said.close()
 
 
-def missing(program):
-  return errors.ConfigError(
-    f'there is no program {program} here',
-    fix='install it, and put it on your path',
-  )
-
-
 def failed(argv, code, said, faults):
-  """(the CallError of a call that failed, whether it may pass)."""
-  lowered = said.lower()
+  """The CallError of a call that failed.
+
+  The first Fault that has any of its words in what was said counts; words with
+  a capital, such as codes, match as they are, others whatever the case.
+  """
   lines = [line.strip() for line in said.splitlines() if line.strip()]
-  last = ' '.join(lines[-4:])
+  got = ' '.join(lines[-4:]) or f'exit code {code}'
   for fault in faults:
-    if any(word.lower() in lowered for word in fault.words):
-      got = last or f'exit code {code}'
+    if any(
+      word in (said if word != word.lower() else said.lower())
+      for word in fault.words
+    ):
       error = CallError(fault.what, got=got, fix=fault.fix)
-      error.fault = fault
-      return error, fault.passes
-  name = ' '.join(str(word) for word in argv[:4])
-  error = CallError(f'{name} failed', got=last or f'exit code {code}')
-  return error, False
+      error.fault, error.passes = fault, fault.passes
+      return error
+  return CallError(' '.join(map(str, argv[:4])) + ' failed', got=got)

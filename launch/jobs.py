@@ -5,7 +5,6 @@ A job spec is an ml_collections config file, a Python file with a function
 """
 
 import dataclasses
-import difflib
 import importlib.util
 import json
 import os
@@ -19,11 +18,27 @@ from t5x_lite import errors
 from t5x_lite import storage
 
 CONFIGS = pathlib.Path(__file__).parent / 'configs'
+BACKENDS = 'tpu_vm', 'gke', 'slurm'
 CAPACITIES = 'on_demand', 'spot', 'reserved'
 # What these would end with again is not started again.
 FINAL_CODES = (0, 1, 2, 3, 4, 5, errors.INTERRUPTED)
 _NAME = re.compile(r'[a-z]([-a-z0-9]{0,38}[a-z0-9])?', re.ASCII)
-_WORD = re.compile(r'[A-Za-z0-9]([-\w.:/@]*\w)?', re.ASCII)
+_WORD = (
+  re.compile(r'[A-Za-z0-9]([-\w.:/@]*\w)?', re.ASCII),
+  'letters, digits and - _ . : / @',
+)
+_PATH = re.compile(r'[^\n\0]+'), 'a path'
+_FORMS = {  # of fields of text that have another than a word
+  'zone': (re.compile(r'([a-z]+-)+[a-z]+\d+-[a-z]', re.ASCII), 'us-west4-a'),
+  'constraint': (
+    re.compile(r'[-\w.&|,*:=!()\[\]]+', re.ASCII),
+    'features with & | ( ) [ ] * between',
+  ),
+  'wheel': _PATH,
+  'python': _PATH,
+}
+_SOME = 'slices', 'arrival_timeout', 'grace', 'wait', 'port'  # 1 at least
+_MOST = 1_000_000
 _VARIABLE = re.compile(r'[A-Za-z_]\w*', re.ASCII)
 
 
@@ -105,7 +120,14 @@ def _set(config, name, value, where):
     with config.unlocked():
       config[last] = str(value)
     return
-  if last not in config or isinstance(config[last], ml_collections.ConfigDict):
+  if isinstance(config.get(last), ml_collections.ConfigDict):
+    raise errors.ConfigError(
+      'a group of fields has no value itself',
+      where=where,
+      got=repr(value),
+      fix=f'--config.{name}.FIELD=VALUE',
+    )
+  if last not in config:
     raise _unknown(config, last, where)
   config[last] = _typed(value, type(config[last]), where)
 
@@ -165,7 +187,7 @@ def load(name, overrides=()):
     ConfigError: there is none, it fails, or a field is wrong.
   """
   file = pathlib.Path(os.path.expanduser(name))
-  if not file.is_file():
+  if not file.is_file() and file.name == name:  # not a path that is mistyped
     file = CONFIGS / f'{file.name.removesuffix(".py")}.py'
   if not file.is_file():
     raise errors.ConfigError(
@@ -233,18 +255,7 @@ def check(config):
   ]
   for prefix, group in groups:
     for name, value in group.items():
-      where = f'--config.{prefix}{name}'
-      if type(value) is int and value < 0:
-        raise errors.ConfigError('a negative count', where=where, got=value)
-      if isinstance(value, str) and value and not _WORD.fullmatch(value):
-        path = name in ('wheel', 'python') and '\n' not in value
-        if not path or '\0' in value:
-          raise errors.ConfigError(
-            'not a name',
-            where=where,
-            got=ascii(value),
-            expected='letters, digits and - _ . : / @',
-          )
+      _check_field(name, value, f'--config.{prefix}{name}')
   for name, value in config.env.items():
     if not _VARIABLE.fullmatch(name) or '\0' in value:
       raise errors.ConfigError(
@@ -252,6 +263,27 @@ def check(config):
         where='--config.env',
         got=ascii(f'{name}={value}'),
         expected='letters, digits and _',
+      )
+
+
+def _check_field(name, value, where):
+  least = 1 if name in _SOME else 0
+  if type(value) is int and not least <= value <= _MOST:
+    raise errors.ConfigError(
+      'wrong count in a job spec',
+      where=where,
+      got=value,
+      expected=f'{least} to {_MOST:,}',
+    )
+  pattern, expected = _FORMS.get(name, _WORD)
+  if isinstance(value, str) and value and not pattern.fullmatch(value):
+    raise errors.ConfigError(
+      'not a name', where=where, got=ascii(value), expected=expected
+    )
+  for folder in value if name == 'shared_folders' else ():
+    if not os.path.isabs(folder):
+      raise errors.ConfigError(
+        'a shared folder has a path from the root', where=where, got=folder
       )
 
 
@@ -353,18 +385,16 @@ def find(name):
   if not file.exists():
     return None
   try:
-    kept = json.loads(file.read_text())
-    return Job(**kept)
-  except (ValueError, TypeError) as e:
+    job = Job(**json.loads(file.read_text()))
+    known_fields = set(job.config) == set(spec())
+    if job.name != name or not known_fields or job.backend not in BACKENDS:
+      raise ValueError('another job, or of another version')
+    check(job.spec)
+    return job
+  except (ValueError, TypeError, AttributeError, errors.ConfigError) as e:
     raise errors.ConfigError(
       'what is remembered of a job is damaged',
       where=file,
       got=f'{type(e).__name__}: {e}',
       fix='delete it, and name the job by --backend and --config',
     ) from None
-
-
-def nearest(name):
-  """A hint for a name that is not known."""
-  near = difflib.get_close_matches(name, known(), n=1)
-  return near[0] if near else None

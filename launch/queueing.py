@@ -165,7 +165,7 @@ def refused(job, said):
   if said is None:
     return calls.CallError('it was deleted while we waited', where=where)
   why = reason(said)
-  error, _ = calls.failed(['gcloud'], 1, why, gcloud.API_FAULTS)
+  error = calls.failed(['gcloud'], 1, why, gcloud.API_FAULTS)
   fix = error.fix if error.fault else f't5x_lite launch delete {job.name}'
   found = error.fault.what if error.fault else 'Google Cloud gives no TPUs'
   made = calls.CallError(

@@ -87,7 +87,7 @@ def _alone(job):
 
 
 def _name(options, started):
-  if options.name:
+  if options.name is not None:
     return jobs.check_name(options.name)
   path = started.workdir.rstrip('/')
   return jobs.check_name(os.path.basename(path), '--name')
@@ -111,14 +111,11 @@ def act(options, say):
 def _elsewhere(options):
   """A Job that another machine launched, by its name and spec alone."""
   if not (options.backend and options.config):
-    near = jobs.nearest(options.name)
     raise errors.ConfigError(
       'no job of this name was launched here',
       got=options.name,
       choices=jobs.known(),
-      fix=None
-      if near
-      else 'name where it runs: --backend=tpu_vm --config=NAME'
+      fix='name where it runs: --backend=tpu_vm --config=NAME'
       ' --config.zone=ZONE',
     )
   config = jobs.load(options.config, options.config_bindings)
@@ -128,9 +125,13 @@ def _elsewhere(options):
 
 def listing(say):
   """The jobs that were launched here."""
-  found = [jobs.find(name) for name in jobs.known()]
-  if not found:
-    say(f'no job was launched here, says {storage.path(jobs.folder())}')
-  for job in found:
-    say(f'{job.name}  {job.backend}  {job.accelerator}')
+  names = jobs.known()
+  if not names:
+    say(f'no job was launched here, says {jobs.folder()}')
+  for name in names:
+    try:
+      job = jobs.find(name)
+      say(f'{job.name}  {job.backend}  {job.accelerator}')
+    except errors.ConfigError as e:
+      say(f'{name}  {e}')
   return 0

@@ -72,6 +72,7 @@ KINDS = {
   'v6e': _Kind(1, 1, _LITE, 8, 'v6e', 'v2-alpha-tpuv6e', 'tpu-v6e-slice'),
 }
 GPUS = ('a100', 'b200', 'gpu', 'h100', 'h200', 'l4')  # `gpu`: of any kind
+MOST_SLICES = 1024  # more than any data-centre network joined yet
 _ALIASES = {'v5litepod': 'v5e', 'v5lite': 'v5e', 'trillium': 'v6e'}
 _NAME = re.compile(r'(?:(\d{1,4})x)?([a-z]\w*?)-(\d{1,6})', re.ASCII)
 
@@ -167,8 +168,13 @@ def parse(text, slices=1, where=None):
       choices=[*names(), *(f'{gpu}-8' for gpu in GPUS)],
     )
   slices, number = int(found[1] or slices), int(found[3])
-  if min(slices, number) < 1:
-    raise errors.ConfigError('an accelerator of none', where=where, got=text)
+  if not (1 <= slices <= MOST_SLICES and number):
+    raise errors.ConfigError(
+      'wrong count of slices or chips',
+      where=where,
+      got=f'{slices} x {kind}-{number}',
+      expected=f'1 to {MOST_SLICES} slices',
+    )
   if kind in GPUS:
     return Accelerator(kind, number, slices, number, 1, None, number * slices)
   known = KINDS[kind]

@@ -120,6 +120,10 @@ def parse(argv):
   options, unknown = top.parse_known_args(rest)
   if options.where is None:
     top.error('no place before the options')
+  if unknown and options.where in VERBS and not unknown[0].startswith('-'):
+    raise errors.ConfigError(
+      f'launch {options.where} takes one NAME', got=' '.join(unknown)
+    )
   if unknown and not unknown[0].startswith('-'):
     raise no_command(options.where, unknown[0])
   if unknown:

@@ -28,7 +28,7 @@ def add_import(add):
     '--extra_ids',
     type=values.natural,
     metavar='N',
-    help='sentinels to add to it; default: as the model was trained',
+    help='sentinels to add; default: as it was trained',
   )
   add(
     '--special_token',
@@ -36,13 +36,13 @@ def add_import(add):
     type=values.special_token,
     default=[],
     metavar='ROLE=TOKEN',
-    help='pad, eos, bos or start, where its files do not say it; repeatable',
+    help='pad, eos, bos or start, if its files lack it',
   )
   add(
     '--step',
     type=values.natural,
     metavar='N',
-    help='of several checkpoints of T5X; default: the latest',
+    help='of several of T5X; default: latest',
   )
   add(
     '--torch_files',

@@ -68,7 +68,7 @@ def test_the_number_is_said_for_what_it_is():
     ('v4-10', 'no slice of v4 has 10 cores'),
     ('v4-9', 'fix: v4-8'),
     ('v5p-16384', 'fix: v5p-12288'),
-    ('0xv5e-4', 'an accelerator of none'),
+    ('0xv5e-4', 'expected 1 to 1024 slices'),
     ('', 'no such accelerator'),
     ('v5e', 'no such accelerator'),
     ('v5e-256;ls', 'no such accelerator'),

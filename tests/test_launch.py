@@ -75,10 +75,16 @@ def test_fields_change_by_options():
     ('zonne=x', 'did you mean zone?'),
     ('tpu_vm.wheeel=x', 'did you mean wheel?'),
     ('tpu_wm.wheel=x', 'did you mean tpu_vm?'),
-    ('tpu_vm=x', 'no such field'),
+    ('tpu_vm=x', 'a group of fields has no value itself'),
     ('zone', 'option has no value'),
     ('slices=two', "got 'two', expected int"),
-    ('restarts=-1', 'a negative count'),
+    ('restarts=-1', 'expected 0 to 1,000,000'),
+    ('restarts=100000000000', 'wrong count'),
+    ('arrival_timeout=0', 'expected 1 to'),
+    ('slices=99999999999', 'expected 1 to 1024 slices'),
+    ('env=A=1', 'fix: --config.env.FIELD=VALUE'),
+    ('zone=us-west4', 'expected us-west4-a'),
+    ('shared_folders=nfs', 'has a path from the root'),
     ('delete_when_done=maybe', 'expected True or False'),
     ('accelerator=v5e-255', 'at --config.accelerator'),
     ('accelerator=', 'no accelerator'),
@@ -118,6 +124,12 @@ def test_files_that_are_no_job_spec(tmp_path, text, said):
   with pytest.raises(errors.ConfigError) as e:
     jobs.load(str(file))
   assert said in str(e.value)
+
+
+def test_a_path_is_no_installed_name(tmp_path):
+  """A mistyped one must not launch another job."""
+  with pytest.raises(errors.ConfigError, match='no such job spec'):
+    jobs.load(f'{tmp_path}/v5e_256.py')
 
 
 def test_a_spec_of_ones_own(tmp_path):
@@ -163,6 +175,18 @@ def test_jobs_are_remembered():
   (jobs.folder() / 'a.json').write_text('{"name": ')
   with pytest.raises(errors.ConfigError, match='damaged'):
     jobs.find('a')
+  for kept in (
+    {'name': 'a', 'backend': 'gke', 'config': {}, 'command': []},
+    {'name': 'a', 'backend': 'xx', 'config': job.config, 'command': []},
+    {'name': 'b', 'backend': 'gke', 'config': job.config, 'command': []},
+    [],
+  ):
+    (jobs.folder() / 'a.json').write_text(json.dumps(kept))
+    with pytest.raises(errors.ConfigError, match='damaged'):
+      jobs.find('a')
+  said = []
+  submitting.listing(said.append)
+  assert 'damaged' in said[0]
   job.forget()
   assert jobs.known() == []
 
@@ -259,6 +283,12 @@ def test_vocabulary_tasks_and_files_travel(tmp_path, monkeypatch):
     ),
     (['--workdir=gs://b/a', '--task_module=no_such'], [], 'no such module'),
     (['--workdir=gs://b/a'], ['files=no_such'], 'no such file to take along'),
+    (['--workdir=gs://b/a'], ['files=README.md,x/../README.md'], 'of one name'),
+    (
+      ['--workdir=gs://b/a', '--gin.Data.vocabulary=/no/such.model'],
+      [],
+      'no such vocabulary here',
+    ),
   ],
 )
 def test_what_the_machines_would_not_find(argv, overrides, said):
@@ -359,6 +389,30 @@ def test_a_call_has_a_deadline():
     calls.run(
       python('import time; time.sleep(60)'), deadline=0.2, tries=2, pause=0.01
     )
+
+
+def test_what_a_call_started_ends_with_it(tmp_path):
+  script = tmp_path / 'call'
+  script.write_text(f'#!/bin/sh\nsleep 60 & echo $! > {tmp_path}/pid; wait\n')
+  script.chmod(0o755)
+  with pytest.raises(calls.CallError, match='did not end'):
+    calls.run([script], deadline=1, tries=1)
+  pid = (tmp_path / 'pid').read_text().strip()
+  state = pathlib.Path(f'/proc/{pid}/stat')
+  assert not state.exists() or state.read_text().split()[2] == 'Z'
+
+
+def test_a_program_that_may_not_be_run(tmp_path):
+  (tmp_path / 'tool').write_text('')
+  with pytest.raises(errors.ConfigError, match='may not be run'):
+    calls.run([tmp_path / 'tool'], deadline=1)
+
+
+def test_codes_match_as_they_are():
+  faults = (calls.Fault(('INTERNAL',), 'it failed', passes=True),)
+  error = calls.failed(['x'], 1, 'internal IPs need a router', faults)
+  assert error.fault is None
+  assert calls.failed(['x'], 1, 'INTERNAL: oops', faults).passes
 
 
 def test_a_program_that_is_not_there():

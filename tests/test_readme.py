@@ -84,7 +84,13 @@ def test_links_lead_somewhere():
   for page in PAGES:
     for link in re.findall(r'\]\(([^)]+)\)', page.read_text()):
       if '://' not in link:
-        assert (page.parent / link).exists(), f'{page.name}: {link}'
+        file, _, heading = link.partition('#')
+        target = page.parent / file
+        assert target.exists(), f'{page.name}: {link}'
+        if heading:
+          names = re.findall(r'^#+ (.*)$', target.read_text(), re.M)
+          anchors = [name.lower().replace(' ', '-') for name in names]
+          assert heading in anchors, f'{page.name}: {link}'
 
 
 def test_seqio_223_metrics_in_the_page_are_those_written():

@@ -365,7 +365,7 @@ def test_spd_677_741_a_signal_in_any_phase_saves(
 def test_nemo_rl_3504_one_process_writes(train, tmp_path, monkeypatch):
   """All wrote the tokenizer: a network file system stood still for 35 h."""
   train(tmp_path, Run__steps=3)
-  for name in ('config.json', 'metrics.jsonl', 'lock'):
+  for name in ('config.json', 'installation.json', 'metrics.jsonl', 'lock'):
     (tmp_path / name).unlink()
   shutil.rmtree(tmp_path / 'tensorboard')
   monkeypatch.setattr(processes, 'is_first', lambda: False)
