@@ -23,7 +23,7 @@ def keep(job, follow, say, again):
   while True:
     started = False
     try:
-      found = queueing.acquire(job, say)
+      found = queueing.acquire(job, say, again)
       statuses, bring = _start(job, found, say, again)
       started = True
       if not follow:
@@ -59,6 +59,7 @@ def _ways(job):
 
 def _renew(job, why, say):
   """Gives lost TPUs back, so that new ones are asked for."""
+  queueing.gone(job)  # raises if somebody has deleted them
   count, limit = job.state.get('recreated', 0), job.spec.restarts
   if job.spec.tpu_vm.existing or count >= limit:
     many = (
@@ -73,6 +74,7 @@ def _renew(job, why, say):
       ' checkpoint',
     )
   job.state['recreated'] = count + 1
+  job.state.pop('asked', None)  # what was is taken away by us
   job.save()
   say(f'{why}; asking for new TPUs ({count + 1} of {limit})')
   queueing.release(job, say)

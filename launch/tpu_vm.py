@@ -13,6 +13,7 @@ from t5x_lite import errors
 from t5x_lite.launch import calls
 from t5x_lite.launch import following
 from t5x_lite.launch import gcloud
+from t5x_lite.launch import jobs
 from t5x_lite.launch import keeping
 from t5x_lite.launch import plans
 from t5x_lite.launch import queueing
@@ -157,6 +158,8 @@ def submit(job, follow, say):
   Returns:
     The exit code of the job; 0 if it is not followed.
   """
+  if job.state.pop('deleted', None):  # and is wanted again
+    job.save()
   shipping.make(job)  # before anything is asked for
   return keeping.keep(job, follow, say, again=True)
 
@@ -164,6 +167,7 @@ def submit(job, follow, say):
 def watch(job, say):
   """Follows a job to its end, and starts it again where it must."""
   keeping.know(job, say)
+  queueing.wanted(job)
   return keeping.keep(job, True, say, again=False)
 
 
@@ -262,6 +266,10 @@ def delete(job, force, say):
   """Deletes the TPUs of a job, and forgets it."""
   if not force:
     _check_idle(job)
+  if jobs.find(job.name):
+    # First: who watches it would take this for a loss, and ask anew.
+    job.state['deleted'] = time.time()
+    job.save()
   if job.spec.tpu_vm.existing:
     say(f'{job.spec.tpu_vm.existing} was there before: it is not deleted')
   elif queueing.request(job) is None:

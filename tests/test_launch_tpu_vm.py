@@ -20,6 +20,7 @@ from t5x_lite.launch import calls
 from t5x_lite.launch import following
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import jobs
+from t5x_lite.launch import keeping
 from t5x_lite.launch import queueing
 from t5x_lite.launch import shipping
 from t5x_lite.launch import tpu_vm
@@ -619,6 +620,81 @@ def test_a_job_is_found_from_elsewhere(
   command('launch', 'delete', 'my-run')
   said = command('launch', 'watch', 'my-run', *where, code=2)
   assert 'give the command by which it was launched once more' in said
+
+
+@pytest.fixture
+def small(cloud, tmp_path, monkeypatch):
+  """Makes a saved job of one VM, of which all is there here."""
+
+  def make(**vm):
+    vm = {'python': str(tmp_path / 'stub')} | vm
+    made = spec(accelerator='v5e-1', tpu_vm=vm)
+    job = jobs.Job('my-run', 'tpu_vm', made.to_dict(), ['evaluate'])
+    shipping.make(job)
+    job.save()
+    return job
+
+  return make
+
+
+def deleted(act, *what):
+  with pytest.raises(calls.CallError, match='was deleted elsewhere') as e:
+    act(*what)
+  assert e.value.fault is queueing.DELETED and e.value.exit_code == 6
+  return str(e.value)
+
+
+def test_a_job_that_is_deleted_while_it_is_watched(cloud, small):
+  """By another process here, or by hand: no new TPUs are asked for."""
+  job, said = small(), []
+  queueing.acquire(job, said.append)
+  with cloud.changing() as kept:
+    kept['queued']['my-run'].update(now='DELETING')
+  assert 'DELETING, and not by' in deleted(queueing.gone, job)
+  with cloud.changing() as kept:
+    kept['queued']['my-run'].update(now='ACTIVE')
+    kept['nodes']['my-run']['state'] = 'STOPPED'
+  assert 'my-run is STOPPED' in deleted(queueing.gone, job)
+  tpu_vm.delete(jobs.find('my-run'), True, said.append)
+  assert cloud.state()['queued'] == {} and not jobs.known()
+  for act, *what in [
+    (queueing.gone, job),
+    (queueing.ask_for, job, said.append),
+    (keeping._renew, job, 'lost', said.append),
+    (queueing.acquire, job, said.append, False),
+    (following._look, job, None, said.append),
+  ]:
+    deleted(act, *what)
+  shipping.make(job)
+  job.save()  # known here, but its request was deleted by hand
+  deleted(tpu_vm.watch, job, said.append)
+  assert len(cloud.calls('queued-resources', 'create')) == 1
+
+
+def test_a_job_that_is_deleted_while_tpus_are_asked_for(
+  cloud, small, monkeypatch
+):
+  job, do = small(), gcloud.do
+
+  def forgets(argv, *more):
+    if 'create' in argv:
+      job.forget()
+    return do(argv, *more)
+
+  monkeypatch.setattr(gcloud, 'do', forgets)
+  deleted(queueing.ask_for, job, lambda line: None)
+  assert cloud.state()['queued'] == {} and not jobs.known()
+
+
+def test_a_deletion_that_failed_can_be_given_again(cloud, small):
+  job = small()
+  queueing.acquire(job, lambda line: None)
+  cloud.plan({'on': 'queued-resources delete', 'say': DENIED})
+  with pytest.raises(calls.CallError, match='may not do this'):
+    tpu_vm.delete(job, True, lambda line: None)
+  deleted(tpu_vm.watch, jobs.find('my-run'), lambda line: None)
+  tpu_vm.delete(jobs.find('my-run'), True, lambda line: None)
+  assert not jobs.known() and cloud.state()['nodes'] == {}
 
 
 @pytest.mark.faults
