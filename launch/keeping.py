@@ -181,12 +181,10 @@ def know(job, say):
     job.command, job.config = command, jobs.spec().to_dict() | config
     jobs.check(job.spec)
     job.save()
-    target = shipping.home(job.name) / job.name
-    shutil.rmtree(target.parent.parent, ignore_errors=True)
-    target.parent.mkdir(parents=True)
     for name in ('log.txt', 'status.json', 'lock'):
       (folder / name).unlink(missing_ok=True)
-    shutil.move(folder, target)
+    with shipping.replaced(job.name) as target:
+      shutil.copytree(folder, target, dirs_exist_ok=True)
 
 
 def forget(job):

@@ -90,7 +90,7 @@ def plan(job):
     steps.append(
       plans.Call(
         'make a wheel of a copy of this checkout',
-        shipping.build_wheel('COPY', shipping.home(job.name) / job.name),
+        shipping.build_wheel('COPY', shipping.beside(job.name)),
       )
     )
   if not spec.tpu_vm.existing:

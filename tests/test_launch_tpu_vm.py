@@ -686,6 +686,28 @@ def test_a_job_that_is_deleted_while_tpus_are_asked_for(
   assert cloud.state()['queued'] == {} and not jobs.known()
 
 
+def test_a_job_that_is_half_made_is_not_launched(small, cloud, monkeypatch):
+  """As when this machine falls while the wheel is made."""
+  job = small()
+  shipping.remove(job)
+
+  def falls(spec, folder):
+    assert (folder / 'worker.py').is_file()
+    raise SystemExit
+
+  monkeypatch.setattr(shipping, '_wheel', falls)
+  job.config['tpu_vm']['python'] = ''
+  with pytest.raises(SystemExit):
+    shipping.make(job)
+  assert not shipping.is_made(job)
+  with pytest.raises(errors.ConfigError, match='by which it was launched once'):
+    tpu_vm.watch(job, lambda line: None)
+  assert not cloud.calls('queued-resources', 'create')
+  shipping.remove(job)
+  names = sorted(path.name for path in jobs.folder().iterdir())
+  assert names == ['my-run.json']
+
+
 def test_a_deletion_that_failed_can_be_given_again(cloud, small):
   job = small()
   queueing.acquire(job, lambda line: None)
