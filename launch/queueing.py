@@ -178,11 +178,13 @@ def acquire(job, say, again=True):
   return vms.find(job, _ready(job, say))
 
 
-def ask_for(job, say):
+def ask_for(job, say, begun=None):
+  """Asks for the TPUs of a job; its time to wait began at `begun`, or now."""
   found = job.accelerator
   say(f'asking for {found} in {job.spec.zone}, {bill(job)}')
   wanted(job)
-  job.state['asked'] = time.time()
+  job.state['asked'] = begun or time.time()
+  job.state['valid'] = time.time() + 3600 * job.spec.tpu_vm.wait
   job.save()  # before anything is there that could cost money
   gcloud.do(gcloud.create(job.name, job.spec, found), gcloud.EXISTS, say)
   try:
@@ -207,16 +209,23 @@ def _wait(job, say):
       last = now
     if now == 'ACTIVE':
       return
+    late, lapsed = (
+      time.time() > moment for moment in (limit, job.state.get('valid', limit))
+    )
+    if now == 'FAILED' and lapsed and not late:
+      say('its time is over, but it may wait for longer now: it is made anew')
+      release(job, say)
+      ask_for(job, say, begun)
+      continue
     if said is None or now in DEAD:
       raise refused(job, said)
-    if time.time() > limit:
+    if late and now != 'PROVISIONING':
       raise calls.CallError(
         f'no TPUs within {job.spec.tpu_vm.wait} hours',
         where=f'queued resource {job.name}, {job.spec.zone}',
         got=f'{now}, which costs nothing',
-        fix=f't5x_lite launch watch {job.name} goes on waiting if'
-        f' --config.tpu_vm.wait allows; t5x_lite launch delete {job.name}'
-        ' takes it back',
+        fix='the same launch command with a larger --config.tpu_vm.wait goes'
+        f' on waiting; t5x_lite launch delete {job.name} takes it back',
       )
     time.sleep(POLL)
 

@@ -213,7 +213,9 @@ def address(job, coordinator):
   """Writes job.json, and gives the digest of the folder."""
   folder = home(job.name) / job.name
   text = job_text(job, coordinator)
-  digest = hashlib.sha256(text.encode())
+  kept = json.loads(text)
+  kept['config']['tpu_vm'].pop('wait')  # is of no account there
+  digest = hashlib.sha256(_lines(kept).encode())
   for path in sorted(folder.rglob('*')):
     name = path.relative_to(folder).as_posix()
     if path.is_file() and name != 'job.json':

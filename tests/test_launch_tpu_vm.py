@@ -686,6 +686,49 @@ def test_a_job_that_is_deleted_while_tpus_are_asked_for(
   assert cloud.state()['queued'] == {} and not jobs.known()
 
 
+def test_a_job_may_be_tried_for_longer(cloud, launch):
+  """The same command with more time is the same job; others are not."""
+  one = '--config.accelerator=v5e-1', '--detach'
+  launch(*one)
+  said = launch(*one, '--config.tpu_vm.wait=48', '--config.restarts=20')
+  assert 'was launched here before: going on' in said
+  spec = jobs.find('my-run').spec
+  assert (spec.tpu_vm.wait, spec.restarts) == (48, 20)
+  said = launch(*one, '--config.capacity=spot', code=2)
+  assert 'another job of this name was launched here' in said
+
+
+@pytest.mark.parametrize('verb', ['status', 'logs', 'watch', 'stop', 'delete'])
+def test_a_known_job_takes_no_spec(cloud, small, command, verb):
+  small()
+  for option in ('--backend=tpu_vm', '--config=v5e_4', '--config.zone=a'):
+    said = command('launch', verb, 'my-run', option, code=2)
+    assert 'the job was launched here: where it runs is known' in said
+  assert not cloud.calls()
+
+
+def test_what_is_given_is_not_given_up(cloud, small):
+  """The time to wait is over, but the VMs are being made."""
+  cloud.plan(
+    {'on': 'queue', 'set': {'path': ['PROVISIONING'] * 4 + ['ACTIVE']}}
+  )
+  job = small()
+  queueing.ask_for(job, print, begun=time.time() - 25 * 3600)
+  assert queueing.acquire(job, print)
+
+
+def test_a_request_whose_time_is_over_is_made_anew_for_more(cloud, small):
+  cloud.plan({'on': 'queue', 'set': {'path': ['FAILED'], 'error': 'expired'}})
+  job, said, begun = small(wait=48), [], time.time() - 25 * 3600
+  queueing.ask_for(job, said.append, begun)
+  with pytest.raises(calls.CallError, match='gives no TPUs'):
+    queueing._wait(job, said.append)
+  job.state['valid'] = time.time() - 3600
+  queueing._wait(job, said.append)
+  assert any('it is made anew' in line for line in said)
+  assert job.state['asked'] == begun and 'ACTIVE' in said[-1]
+
+
 def test_a_job_that_is_half_made_is_not_launched(small, cloud, monkeypatch):
   """As when this machine falls while the wheel is made."""
   job = small()
