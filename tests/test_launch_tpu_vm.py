@@ -220,6 +220,27 @@ def test_the_real_gcloud_knows_all_flags(tmp_path, monkeypatch):
       'your account may not do this in the project',
     ),
     (
+      'WARNING: Your active project does not match the quota project in your'
+      ' local Application Default Credentials file. This might result in'
+      " unexpected quota issues.\nPERMISSION_DENIED: Permission 'tpu.nodes.get'"
+      " denied on 'projects/mine/locations/us-west4-a/nodes/x'",
+      'your account may not do this in the project',
+    ),
+    (
+      "Could not fetch resource: - Required 'compute.projects.get' permission"
+      " for 'projects/mine'",
+      'your account may not do in Compute Engine what ssh needs',
+    ),
+    (
+      'PERMISSION_DENIED: Compute Engine API has not been used in project 7'
+      ' before or it is disabled.',
+      'the Compute Engine API of the project is not enabled',
+    ),
+    (
+      'INTERNAL: Internal error encountered.',
+      'Google Cloud failed for a moment',
+    ),
+    (
       "You do not have permission to act as service account: 'x'",
       'the service account cannot be used',
     ),
@@ -233,6 +254,12 @@ def test_what_the_api_says_is_told_in_our_words(said, what):
   error, _ = calls.failed(['gcloud'], 1, said, gcloud.API_FAULTS)
   assert error.what == what and said.split('\n')[-1][:20] in str(error)
   assert error.fault.fix or error.fault.passes
+
+
+def test_internal_addresses_are_no_failure_of_google_cloud():
+  said = 'INVALID_ARGUMENT: internal IPs need Private Google Access'
+  error, passes = calls.failed(['gcloud'], 1, said, gcloud.API_FAULTS)
+  assert error.fault is None and not passes
 
 
 def test_a_name_is_not_taken_for_a_fault(cloud):
