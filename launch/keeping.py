@@ -144,9 +144,9 @@ def _end(job, found, statuses, say):
 # -- knowing -----------------------------------------------------------------
 
 
-def find(job):
+def find(job, say=None):
   """The VMs of a job that are there, or none of them."""
-  said = queueing.nodes(job)
+  said = queueing.nodes(job, say)
   if any(s is None or s.get('state') != 'READY' for s in said.values()):
     return []
   return vms.find(job, said)
@@ -156,7 +156,7 @@ def know(job, say):
   """Learns what a job runs, from its first VM if it isn't remembered here."""
   if job.command and shipping.is_made(job):
     return
-  found = find(job)
+  found = find(job, say)
   if not found:
     raise errors.ConfigError(
       'the job has no VMs, and its command is not remembered here',

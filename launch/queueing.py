@@ -287,7 +287,7 @@ def release(job, say):
   if said is not None and state(said) != 'DELETING':
     gcloud.do(gcloud.delete(job.name, job.spec), gcloud.NOT_THERE, say)
   until = time.time() + GONE
-  while request(job) is not None:
+  while request(job, say) is not None:
     if time.time() > until:
       raise calls.CallError(
         f'still there {vms.span(GONE)} after it was deleted',

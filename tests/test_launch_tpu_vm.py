@@ -756,6 +756,24 @@ def test_a_request_whose_time_is_over_is_made_anew_for_more(cloud, small):
   assert job.state['asked'] == begun and 'ACTIVE' in said[-1]
 
 
+def test_each_try_of_a_status_is_told(cloud, small, command, monkeypatch):
+  """As when gcloud hangs, whose every try takes minutes."""
+  job = small()
+  queueing.acquire(job, print)
+  run = calls.run
+  monkeypatch.setattr(calls, 'run', lambda *a, **k: run(*a, **k | {'pause': 0}))
+  hangs = {'say': 'DEADLINE_EXCEEDED: deadline', 'times': 1}
+  cloud.plan(
+    {'on': 'queued-resources describe'} | hangs,
+    {'on': 'tpu-vm describe'} | hangs,
+    {'on': 'tpu-vm describe', 'after': 1} | hangs,
+    {'on': 'ssh', 'node': 'my-run', 'times': 1},
+  )
+  said = command('launch', 'status', 'my-run')
+  assert said.count('failed for a moment; trying again (2 of 4)') == 3
+  assert said.count('by ssh; trying again (2 of 3)') == 1
+
+
 def test_a_job_that_is_half_made_is_not_launched(small, cloud, monkeypatch):
   """As when this machine falls while the wheel is made."""
   job = small()
