@@ -275,14 +275,37 @@ def ask(argv, say=None, tries=4):
   """The JSON that an argv of `describe` or `describe_node` gives.
 
   None means that there is no such thing.
+
+  Raises:
+    CallError: it can't be had, or is not understood.
   """
   text = do(argv, NOT_THERE, say, tries)
   if text is None:
     return None
   try:
-    return json.loads(text)
-  except ValueError:
-    raise calls.CallError('gcloud gave no JSON', got=repr(text[:200])) from None
+    said = json.loads(text)
+    known = _known(said)
+  except (ValueError, LookupError, TypeError):
+    known = False
+  if not known:
+    raise calls.CallError(
+      "gcloud's answer is not understood",
+      where=calls.shown(argv[:6]),
+      got=repr(text[:100]),
+      expected='JSON that tells a state',
+    )
+  return said
+
+
+def _known(said):
+  """Whether an answer has what we read of it."""
+  state = said['state']
+  if isinstance(state, dict):  # of a request; it holds that of its VMs apart
+    state = state['state']
+  ends = said.get('networkEndpoints', []) if state == 'READY' else []
+  return bool(state) and all(
+    isinstance(text, str) for text in [state, *(e['ipAddress'] for e in ends)]
+  )
 
 
 def do(argv, unless, say=None, tries=4):

@@ -45,8 +45,9 @@ def reason(said):
   """Why a request is in its state, as far as the API tells it."""
   kept = said.get('state', {})
   for name, data in kept.items():
-    if name.endswith('Data') and isinstance(data, dict) and 'error' in data:
-      return data['error'].get('message', '')
+    error = data.get('error') if isinstance(data, dict) else None
+    if name.endswith('Data') and isinstance(error, dict):
+      return str(error.get('message', ''))
   if kept.get('stateInitiator') == 'SERVICE' and state(said) in DEAD:
     return 'Google Cloud took them back, as it may with spot capacity'
   return ''

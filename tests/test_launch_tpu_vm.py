@@ -262,6 +262,20 @@ def test_internal_addresses_are_no_failure_of_google_cloud():
   assert error.fault is None and not passes
 
 
+@pytest.mark.parametrize(
+  'text',
+  ['', '[]', '{}', 'null', '3', '"ACTIVE"', '<html>', '{"state": null}']
+  + ['{"state": {}}', '{"state": {"state": []}}', '{"state": ["READY"]}']
+  + ['{"state": "READY", "networkEndpoints": [{}]}']
+  + ['{"state": "READY", "networkEndpoints": 3}'],
+)
+def test_an_answer_that_is_not_understood(monkeypatch, text):
+  monkeypatch.setattr(calls, 'run', lambda *_, **__: text)
+  with pytest.raises(calls.CallError, match='answer is not understood') as e:
+    gcloud.ask(gcloud.describe_node('n', spec()))
+  assert repr(text) in str(e.value)
+
+
 def test_a_name_is_not_taken_for_a_fault(cloud):
   assert gcloud.ask(gcloud.describe('quota-test', spec()), tries=1) is None
 
