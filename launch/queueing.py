@@ -18,7 +18,7 @@ DEAD = 'FAILED', 'SUSPENDING', 'SUSPENDED', 'DELETING'
 LOST = 'PREEMPTED', 'TERMINATED', 'STOPPING', 'STOPPED', 'DELETING', 'HIDDEN'
 # Of those, what Google Cloud does, and not a person.
 TAKEN = 'PREEMPTED', 'TERMINATED'
-DELETED = calls.Fault((), 'the job was deleted elsewhere')
+DELETED = calls.Fault((), 'the job was deleted elsewhere, and is left so')
 MEANS = {
   'CREATING': 'the request is looked at',
   'ACCEPTED': 'in the queue; it costs nothing yet',
@@ -105,9 +105,14 @@ def gone(job):
   for name, said in nodes(job).items():
     now = said.get('state') if said else 'gone'
     if said is None or now in LOST:
-      if not own and now not in TAKEN:
-        raise _taken(job, f'TPU VM {name} is {now}')
-      return f'TPU VM {name} is {now}'
+      if own or now in TAKEN:
+        return f'TPU VM {name} is {now}'
+      # A VM that Google Cloud takes may be gone before its request says so.
+      time.sleep(POLL)
+      said = request(job)
+      if by_hand(said) or state(said) not in DEAD:
+        raise _taken(job, f'TPU VM {name} is {now}, not by Google Cloud')
+      return f'queued resource {state(said)}'
   return None
 
 
@@ -141,7 +146,6 @@ def _taken(job, why):
     DELETED.what,
     where=job.name,
     got=why,
-    expected='no new TPUs are asked for',
     fix='the command by which it was launched, to have it again',
   )
   error.fault = DELETED

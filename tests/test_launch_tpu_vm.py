@@ -712,6 +712,32 @@ def test_a_job_that_is_deleted_while_it_is_watched(cloud, small):
   assert len(cloud.calls('queued-resources', 'create')) == 1
 
 
+def test_a_vm_may_be_gone_before_its_request_says_so(cloud, small):
+  job = small()
+  queueing.acquire(job, print)
+  with cloud.changing() as kept:
+    del kept['nodes']['my-run']
+    kept['queued']['my-run'].update(looks=0, path=['ACTIVE', 'SUSPENDED'])
+  assert queueing.gone(job) == 'queued resource SUSPENDED'
+
+
+@pytest.mark.slow
+def test_who_watches_lets_a_job_be_deleted(cloud, command):
+  """Each a process of its own, as a person would have them."""
+  one = '--config.accelerator=v5e-1', '--config.env.STUB_CODES=wait'
+  watching = cloud.launch('tpu_vm', *cloud.options, *one, *cloud.start)
+  for line in watching.stdout:
+    if line == '[0] waiting\n':
+      break
+  command('launch', 'delete', 'my-run', '--force')
+  said, _ = watching.communicate(timeout=60)
+  assert watching.returncode == 6, said
+  assert 'the job was deleted elsewhere, and is left so at my-run' in said
+  assert 'new TPUs' not in said and not jobs.known()
+  assert len(cloud.calls('queued-resources', 'create')) == 1
+  assert cloud.state()['queued'] == {}
+
+
 def test_a_job_that_is_deleted_while_tpus_are_asked_for(
   cloud, small, monkeypatch
 ):
