@@ -189,10 +189,11 @@ def follow(job, found, statuses, bring, say):
   try:
     return _watch(job, found, tails, bring, say)
   except calls.CallError as e:
-    e.add_note(
-      f'{job.name} is left as it is, and not followed any more; t5x_lite launch'
-      f' status {job.name}'
-    )
+    if e.fault is not queueing.DELETED:
+      e.add_note(
+        f'{job.name} is left as it is, and not followed any more; t5x_lite'
+        f' launch status {job.name}'
+      )
     raise
   finally:
     for tail in tails:
@@ -228,10 +229,12 @@ def _watch(job, found, tails, bring, say):
 
 
 def _look(job, told, say):
-  """Raises Lost if the TPUs are gone; what kept it from looking, or None."""
+  """Raises if the TPUs are gone; what kept it from looking, or None."""
   try:
     why = queueing.gone(job)
   except calls.CallError as e:
+    if e.fault is queueing.DELETED:
+      raise
     if told is None:
       say(f'cannot see how the TPUs are: {e.what}; the job goes on')
     return e.what

@@ -17,15 +17,11 @@ SSH_DEADLINE = 10 * (CONNECT + 5) + 100
 API_DEADLINE = 120
 
 _PROJECT = 'https://console.cloud.google.com/apis/library/tpu.googleapis.com'
+# A word with capitals is the API's own, and counts as it is written.
 API_FAULTS = (
   calls.Fault(
-    (
-      'have an active account',
-      'gcloud auth login',
-      'invalid_grant',
-      'Reauthent',
-    )
-    + ('problem refreshing your current auth',),
+    ('have an active account', 'gcloud auth login', 'invalid_grant')
+    + ('reauthent', 'problem refreshing your current auth'),
     'gcloud is not logged in',
     'gcloud auth login',
   ),
@@ -33,6 +29,11 @@ API_FAULTS = (
     ('property [project]', 'find attribute [project]'),
     'gcloud has no project',
     '--config.project=PROJECT',
+  ),
+  calls.Fault(
+    ('compute engine api has not', 'compute.googleapis.com/overview'),
+    'the Compute Engine API of the project is not enabled',
+    'gcloud services enable compute.googleapis.com',
   ),
   calls.Fault(
     ('SERVICE_DISABLED', 'has not been used in project', 'not enabled'),
@@ -45,7 +46,11 @@ API_FAULTS = (
     passes=True,
   ),
   calls.Fault(
-    ('quota',),
+    # Not each `quota`: gcloud warns of a quota project in any answer.
+    ('quota limit', 'quota exceeded', 'exceeded quota', 'exceeds quota')
+    + ('quota metric', 'quota has been', 'insufficient quota', 'enough quota')
+    + ('exceeded your quota', 'exceeds the quota', 'exceeded the quota')
+    + ('QUOTA_EXCEEDED', 'quotaExceeded', 'no quota', 'out of quota'),
     'the quota of the project is used up, or none was granted',
     'ask for more at IAM & Admin > Quotas (Cloud TPU API), take another zone'
     ' or --config.capacity, and delete queued resources that failed: they'
@@ -58,7 +63,7 @@ API_FAULTS = (
     'try again later, another zone, or --config.capacity=spot',
   ),
   calls.Fault(
-    ('or it may not exist', 'invalid zone', 'unknown zone', 'Invalid location')
+    ('or it may not exist', 'invalid zone', 'unknown zone', 'invalid location')
     + ('locations/- not found', 'not a valid zone'),
     'there is no such zone for TPUs, or not for this project',
     '--config.zone=ZONE, one of `gcloud compute tpus locations list`',
@@ -82,6 +87,13 @@ API_FAULTS = (
     ' --config.tpu_vm.service_account',
   ),
   calls.Fault(
+    ("'compute.projects.", "'compute.instances.", "'compute.zones.")
+    + ("'compute.globalOperations.", 'compute.oslogin', 'oslogin.'),
+    'your account may not do in Compute Engine what ssh needs',
+    'ask for the role Compute Instance Admin (v1)'
+    ' (roles/compute.instanceAdmin.v1); TPU Admin has nothing of Compute',
+  ),
+  calls.Fault(
     ('subnetwork', 'networks/'),
     'the network is not as the TPUs need it',
     '--config.tpu_vm.network and --config.tpu_vm.subnetwork',
@@ -94,16 +106,22 @@ API_FAULTS = (
     ' --config.project',
   ),
   calls.Fault(
-    ('name resolution', 'Network is unreachable', 'Unable to find the server')
-    + ('Max retries exceeded', 'Connection aborted', 'SSLError')
+    ('name resolution', 'network is unreachable', 'unable to find the server')
+    + ('max retries exceeded', 'connection aborted', 'SSLError')
     + ('problem reaching', 'gcloud crashed (ConnectionError)'),
     'Google Cloud is not reached',
     'see to the network of this machine',
     passes=True,
   ),
   calls.Fault(
-    ('UNAVAILABLE', 'DEADLINE_EXCEEDED', 'INTERNAL', 'HTTPError 50')
-    + ('ABORTED', 'try again later', 'currently unavailable'),
+    ('UNAVAILABLE', 'DEADLINE_EXCEEDED', 'INTERNAL:', '"INTERNAL"')
+    + (
+      'internal error',
+      'HTTPError 50',
+      'ABORTED',
+      'try again later',
+      'currently unavailable',
+    ),
     'Google Cloud failed for a moment',
     passes=True,
   ),
@@ -122,21 +140,21 @@ SSH_FAULTS = (
   calls.Fault(('worker: ',), 'the VM refuses the job'),
   TERMINAL,
   calls.Fault(
-    ('Permission denied (publickey', 'Permission denied, please try again'),
+    ('permission denied (publickey', 'permission denied, please try again'),
     'the VM does not take your key',
     'wait a minute after the first connection; if OS Login is on, ask for the'
     ' role Compute OS Admin Login',
     passes=True,
   ),
   calls.Fault(
-    ('Host key verification failed', 'HOST IDENTIFICATION HAS CHANGED'),
+    ('host key verification failed', 'HOST IDENTIFICATION HAS CHANGED'),
     'the VM has another host key than before',
     'delete its lines in ~/.ssh/google_compute_known_hosts',
   ),
   calls.Fault(
-    ('[255]', 'Connection refused', 'Connection timed out', 'Broken pipe')
-    + ('Connection closed', 'Connection reset', 'lost connection')
-    + ('Operation timed out', 'No route to host'),
+    ('[255]', 'connection refused', 'connection timed out', 'broken pipe')
+    + ('connection closed', 'connection reset', 'lost connection')
+    + ('operation timed out', 'no route to host'),
     'the VM is not reached by ssh',
     'let port 22 in by a firewall rule of the network; without external'
     ' addresses, launch from a machine in the same network',
@@ -257,14 +275,37 @@ def ask(argv, say=None, tries=4):
   """The JSON that an argv of `describe` or `describe_node` gives.
 
   None means that there is no such thing.
+
+  Raises:
+    CallError: it can't be had, or is not understood.
   """
   text = do(argv, NOT_THERE, say, tries)
   if text is None:
     return None
   try:
-    return json.loads(text)
-  except ValueError:
-    raise calls.CallError('gcloud gave no JSON', got=repr(text[:200])) from None
+    said = json.loads(text)
+    known = _known(said)
+  except (ValueError, LookupError, TypeError):
+    known = False
+  if not known:
+    raise calls.CallError(
+      "gcloud's answer is not understood",
+      where=calls.shown(argv[:6]),
+      got=repr(text[:100]),
+      expected='JSON that tells a state',
+    )
+  return said
+
+
+def _known(said):
+  """Whether an answer has what we read of it."""
+  state = said['state']
+  if isinstance(state, dict):  # of a request; it holds that of its VMs apart
+    state = state['state']
+  ends = said.get('networkEndpoints', []) if state == 'READY' else []
+  return bool(state) and all(
+    isinstance(text, str) for text in [state, *(e['ipAddress'] for e in ends)]
+  )
 
 
 def do(argv, unless, say=None, tries=4):

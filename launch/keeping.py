@@ -23,7 +23,7 @@ def keep(job, follow, say, again):
   while True:
     started = False
     try:
-      found = queueing.acquire(job, say)
+      found = queueing.acquire(job, say, again)
       statuses, bring = _start(job, found, say, again)
       started = True
       if not follow:
@@ -59,6 +59,7 @@ def _ways(job):
 
 def _renew(job, why, say):
   """Gives lost TPUs back, so that new ones are asked for."""
+  queueing.gone(job)  # raises if somebody has deleted them
   count, limit = job.state.get('recreated', 0), job.spec.restarts
   if job.spec.tpu_vm.existing or count >= limit:
     many = (
@@ -73,6 +74,7 @@ def _renew(job, why, say):
       ' checkpoint',
     )
   job.state['recreated'] = count + 1
+  job.state.pop('asked', None)  # what was is taken away by us
   job.save()
   say(f'{why}; asking for new TPUs ({count + 1} of {limit})')
   queueing.release(job, say)
@@ -142,9 +144,9 @@ def _end(job, found, statuses, say):
 # -- knowing -----------------------------------------------------------------
 
 
-def find(job):
+def find(job, say=None):
   """The VMs of a job that are there, or none of them."""
-  said = queueing.nodes(job)
+  said = queueing.nodes(job, say)
   if any(s is None or s.get('state') != 'READY' for s in said.values()):
     return []
   return vms.find(job, said)
@@ -154,7 +156,7 @@ def know(job, say):
   """Learns what a job runs, from its first VM if it isn't remembered here."""
   if job.command and shipping.is_made(job):
     return
-  found = find(job)
+  found = find(job, say)
   if not found:
     raise errors.ConfigError(
       'the job has no VMs, and its command is not remembered here',
@@ -179,12 +181,10 @@ def know(job, say):
     job.command, job.config = command, jobs.spec().to_dict() | config
     jobs.check(job.spec)
     job.save()
-    target = shipping.home(job.name) / job.name
-    shutil.rmtree(target.parent.parent, ignore_errors=True)
-    target.parent.mkdir(parents=True)
     for name in ('log.txt', 'status.json', 'lock'):
       (folder / name).unlink(missing_ok=True)
-    shutil.move(folder, target)
+    with shipping.replaced(job.name) as target:
+      shutil.copytree(folder, target, dirs_exist_ok=True)
 
 
 def forget(job):

@@ -6,6 +6,7 @@ import time
 from t5x_lite import errors
 from t5x_lite.launch import calls
 from t5x_lite.launch import gcloud
+from t5x_lite.launch import jobs
 from t5x_lite.launch import vms
 
 POLL = 15.0  # seconds between two looks while waiting
@@ -15,6 +16,9 @@ GONE = 1800  # seconds that deleting may take
 DEAD = 'FAILED', 'SUSPENDING', 'SUSPENDED', 'DELETING'
 # Of a TPU VM: it comes back by no other way than asking for new ones.
 LOST = 'PREEMPTED', 'TERMINATED', 'STOPPING', 'STOPPED', 'DELETING', 'HIDDEN'
+# Of those, what Google Cloud does, and not a person.
+TAKEN = 'PREEMPTED', 'TERMINATED'
+DELETED = calls.Fault((), 'the job was deleted elsewhere, and is left so')
 MEANS = {
   'CREATING': 'the request is looked at',
   'ACCEPTED': 'in the queue; it costs nothing yet',
@@ -41,8 +45,9 @@ def reason(said):
   """Why a request is in its state, as far as the API tells it."""
   kept = said.get('state', {})
   for name, data in kept.items():
-    if name.endswith('Data') and isinstance(data, dict) and 'error' in data:
-      return data['error'].get('message', '')
+    error = data.get('error') if isinstance(data, dict) else None
+    if name.endswith('Data') and isinstance(error, dict):
+      return str(error.get('message', ''))
   if kept.get('stateInitiator') == 'SERVICE' and state(said) in DEAD:
     return 'Google Cloud took them back, as it may with spot capacity'
   return ''
@@ -83,27 +88,80 @@ def still_costs(job):
 
 
 def gone(job):
-  """Why a job has no VMs any more, or None."""
-  if not job.spec.tpu_vm.existing:
+  """Why Google Cloud took the VMs of a job, or None.
+
+  Raises:
+    CallError: with the Fault DELETED: somebody took them.
+  """
+  own = job.spec.tpu_vm.existing
+  if not own:
+    wanted(job)
     said = request(job)
-    if said is None:
-      return 'the queued resource is gone'
+    if by_hand(said):
+      raise deleted(job, said)
     if state(said) in DEAD:
       why = reason(said)
       return f'queued resource {state(said)}' + (f': {why}' if why else '')
   for name, said in nodes(job).items():
-    if said is None:
-      return f'TPU VM {name} is gone'
-    if said.get('state') in LOST:
-      return f'TPU VM {name} is {said["state"]}'
+    now = said.get('state') if said else 'gone'
+    if said is None or now in LOST:
+      if own or now in TAKEN:
+        return f'TPU VM {name} is {now}'
+      # A VM that Google Cloud takes may be gone before its request says so.
+      time.sleep(POLL)
+      said = request(job)
+      if by_hand(said) or state(said) not in DEAD:
+        raise _taken(job, f'TPU VM {name} is {now}, not by Google Cloud')
+      return f'queued resource {state(said)}'
   return None
+
+
+def by_hand(said):
+  """Whether a request is, or goes, away because somebody wanted it."""
+  return (
+    said is None
+    or state(said) == 'DELETING'
+    or (
+      state(said).startswith('SUSPEND')
+      and said['state'].get('stateInitiator') == 'USER'
+    )
+  )
+
+
+def wanted(job):
+  """Raises what `deleted` gives if another command has deleted the job."""
+  kept = jobs.find(job.name)
+  if kept is None or 'deleted' in kept.state:
+    raise _taken(job, f't5x_lite launch delete {job.name} was given')
+
+
+def deleted(job, said):
+  """The CallError of a request that somebody took away."""
+  now = 'gone' if said is None else state(said)
+  return _taken(job, f'the queued resource is {now}, and not by Google Cloud')
+
+
+def _taken(job, why):
+  error = calls.CallError(
+    DELETED.what,
+    where=job.name,
+    got=why,
+    fix='the command by which it was launched, to have it again',
+  )
+  error.fault = DELETED
+  return error
 
 
 # -- getting ------------------------------------------------------------------
 
 
-def acquire(job, say):
+def acquire(job, say, again=True):
   """The VMs of a job, once all are there; asks for them if it must.
+
+  Args:
+    job: Job.
+    say: prints a line.
+    again: whether to ask even if somebody has deleted what was asked for.
 
   Raises:
     CallError: they are refused, or do not come in time.
@@ -111,6 +169,8 @@ def acquire(job, say):
   """
   if not job.spec.tpu_vm.existing:
     said = request(job, say)
+    if by_hand(said) and not again and 'asked' in job.state:
+      raise deleted(job, said)
     if said and state(said) in DEAD:
       say(f'an earlier request is {state(said)}; it is deleted, and made anew')
       release(job, say)
@@ -123,12 +183,21 @@ def acquire(job, say):
   return vms.find(job, _ready(job, say))
 
 
-def ask_for(job, say):
+def ask_for(job, say, begun=None):
+  """Asks for the TPUs of a job; its time to wait began at `begun`, or now."""
   found = job.accelerator
   say(f'asking for {found} in {job.spec.zone}, {bill(job)}')
-  job.state['asked'] = time.time()
+  wanted(job)
+  job.state['asked'] = begun or time.time()
+  job.state['valid'] = time.time() + 3600 * job.spec.tpu_vm.wait
   job.save()  # before anything is there that could cost money
   gcloud.do(gcloud.create(job.name, job.spec, found), gcloud.EXISTS, say)
+  try:
+    wanted(job)
+  except calls.CallError:
+    # It was deleted while we asked, and may not have seen what we asked for.
+    release(job, say)
+    raise
 
 
 def _wait(job, say):
@@ -145,16 +214,23 @@ def _wait(job, say):
       last = now
     if now == 'ACTIVE':
       return
+    late, lapsed = (
+      time.time() > moment for moment in (limit, job.state.get('valid', limit))
+    )
+    if now == 'FAILED' and lapsed and not late:
+      say('its time is over, but it may wait for longer now: it is made anew')
+      release(job, say)
+      ask_for(job, say, begun)
+      continue
     if said is None or now in DEAD:
       raise refused(job, said)
-    if time.time() > limit:
+    if late and now != 'PROVISIONING':
       raise calls.CallError(
         f'no TPUs within {job.spec.tpu_vm.wait} hours',
         where=f'queued resource {job.name}, {job.spec.zone}',
         got=f'{now}, which costs nothing',
-        fix=f't5x_lite launch watch {job.name} goes on waiting if'
-        f' --config.tpu_vm.wait allows; t5x_lite launch delete {job.name}'
-        ' takes it back',
+        fix='the same launch command with a larger --config.tpu_vm.wait goes'
+        f' on waiting; t5x_lite launch delete {job.name} takes it back',
       )
     time.sleep(POLL)
 
@@ -162,8 +238,8 @@ def _wait(job, say):
 def refused(job, said):
   """The CallError of a request that ended without VMs."""
   where = f'queued resource {job.name}'
-  if said is None:
-    return calls.CallError('it was deleted while we waited', where=where)
+  if by_hand(said):
+    return deleted(job, said)
   why = reason(said)
   error = calls.failed(['gcloud'], 1, why, gcloud.API_FAULTS)
   fix = error.fix if error.fault else f't5x_lite launch delete {job.name}'
@@ -216,7 +292,7 @@ def release(job, say):
   if said is not None and state(said) != 'DELETING':
     gcloud.do(gcloud.delete(job.name, job.spec), gcloud.NOT_THERE, say)
   until = time.time() + GONE
-  while request(job) is not None:
+  while request(job, say) is not None:
     if time.time() > until:
       raise calls.CallError(
         f'still there {vms.span(GONE)} after it was deleted',

@@ -4,6 +4,7 @@ It stays in the private folder of the jobs, so that a job can be brought to new
 VMs by any later command.
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -171,32 +172,50 @@ def constraints():
 # -- the folder ---------------------------------------------------------------
 
 
+def beside(name):
+  """Where the folder of a job is made, until it is whole."""
+  return pathlib.Path(jobs.root()) / f'{name}.part' / gcloud.JOBS / name
+
+
+@contextlib.contextmanager
+def replaced(name):
+  """An empty folder, which becomes that of a job once all is in it."""
+  folder, target = beside(name), home(name).parent
+  part = folder.parents[1]
+  jobs.folder()  # private
+  shutil.rmtree(part, ignore_errors=True)
+  folder.mkdir(parents=True)
+  yield folder
+  shutil.rmtree(target, ignore_errors=True)
+  part.rename(target)
+
+
 def make(job):
   """Makes the folder of a job, but for the address of its process 0."""
-  top = home(job.name)
-  shutil.rmtree(top.parent, ignore_errors=True)
-  folder = top / job.name
-  jobs.folder()  # private
-  (folder / 'files').mkdir(parents=True)
-  shutil.copy(_WORKER, folder)
-  for name, content in job.files.items():
-    path = folder / 'files' / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-  if not job.spec.tpu_vm.python:
-    _wheel(job.spec, folder)
-    (folder / 'constraints.txt').write_text(constraints())
+  with replaced(job.name) as folder:
+    (folder / 'files').mkdir()
+    shutil.copy(_WORKER, folder)
+    for name, content in job.files.items():
+      path = folder / 'files' / name
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_bytes(content)
+    if not job.spec.tpu_vm.python:
+      _wheel(job.spec, folder)
+      (folder / 'constraints.txt').write_text(constraints())
 
 
 def is_made(job):
-  return (home(job.name) / job.name / 'worker.py').is_file()
+  """Whether there is the folder of a job; it is whole then."""
+  return (home(job.name) / job.name).is_dir()
 
 
 def address(job, coordinator):
   """Writes job.json, and gives the digest of the folder."""
   folder = home(job.name) / job.name
   text = job_text(job, coordinator)
-  digest = hashlib.sha256(text.encode())
+  kept = json.loads(text)
+  kept['config']['tpu_vm'].pop('wait')  # is of no account there
+  digest = hashlib.sha256(_lines(kept).encode())
   for path in sorted(folder.rglob('*')):
     name = path.relative_to(folder).as_posix()
     if path.is_file() and name != 'job.json':
@@ -210,4 +229,5 @@ def address(job, coordinator):
 
 
 def remove(job):
+  shutil.rmtree(beside(job.name).parents[1], ignore_errors=True)
   shutil.rmtree(home(job.name).parent, ignore_errors=True)

@@ -51,11 +51,7 @@ def submit(options, run, say):
     plans.show(backend.plan(job), say)
     return 0
   old = jobs.find(job.name)
-  if old is not None and (old.backend, old.config, old.command) != (
-    job.backend,
-    job.config,
-    job.command,
-  ):
+  if old is not None and _what(old) != _what(job):
     raise errors.ConfigError(
       'another job of this name was launched here',
       where=f'--name={job.name}',
@@ -68,6 +64,13 @@ def submit(options, run, say):
   with _alone(job):
     job.save()
     return backend.submit(job, not options.detach, say)
+
+
+def _what(job):
+  """What a job is: not for how long it is tried."""
+  config = job.config | {'restarts': None}
+  config['tpu_vm'] = config['tpu_vm'] | {'wait': None}
+  return job.backend, config, job.command
 
 
 @contextlib.contextmanager
@@ -100,6 +103,14 @@ def act(options, say):
   job = jobs.find(options.name)
   if job is None:
     job = _elsewhere(options)
+  elif options.backend or options.config or options.config_bindings:
+    raise errors.ConfigError(
+      'the job was launched here: where it runs is known',
+      where=options.name,
+      got='--backend, --config or --config.FIELD',
+      fix=f't5x_lite launch {options.where} {options.name}; what it runs on is'
+      ' changed by the launch command alone',
+    )
   backend = BACKENDS[job.backend]
   verb = getattr(backend, options.where)
   more = {'force': options.force} if options.where == 'delete' else {}

@@ -13,6 +13,7 @@ from t5x_lite import errors
 from t5x_lite.launch import calls
 from t5x_lite.launch import following
 from t5x_lite.launch import gcloud
+from t5x_lite.launch import jobs
 from t5x_lite.launch import keeping
 from t5x_lite.launch import plans
 from t5x_lite.launch import queueing
@@ -89,7 +90,7 @@ def plan(job):
     steps.append(
       plans.Call(
         'make a wheel of a copy of this checkout',
-        shipping.build_wheel('COPY', shipping.home(job.name) / job.name),
+        shipping.build_wheel('COPY', shipping.beside(job.name)),
       )
     )
   if not spec.tpu_vm.existing:
@@ -157,6 +158,8 @@ def submit(job, follow, say):
   Returns:
     The exit code of the job; 0 if it is not followed.
   """
+  if job.state.pop('deleted', None):  # and is wanted again
+    job.save()
   shipping.make(job)  # before anything is asked for
   return keeping.keep(job, follow, say, again=True)
 
@@ -164,6 +167,7 @@ def submit(job, follow, say):
 def watch(job, say):
   """Follows a job to its end, and starts it again where it must."""
   keeping.know(job, say)
+  queueing.wanted(job)
   return keeping.keep(job, True, say, again=False)
 
 
@@ -174,7 +178,7 @@ def status(job, say):
   """Tells how the TPUs and each process of a job are."""
   spec = job.spec
   if not spec.tpu_vm.existing:
-    said = queueing.request(job)
+    said = queueing.request(job, say)
     if said is None:
       say(f'{job.name}: no queued resource in {spec.zone}; it costs nothing')
       return
@@ -183,18 +187,18 @@ def status(job, say):
       f'{job.name}: queued resource {now}{queueing.since(said)};'
       f' {queueing.MEANS.get(now, "")}' + (f': {why}' if why else '')
     )
-  said = queueing.nodes(job)
+  said = queueing.nodes(job, say)
   for name, node in said.items():
     health = (node or {}).get('healthDescription', '')
     state = node['state'] if node else 'not there'
     say(f'TPU VM {name}: {state}' + (f', {health}' if health else ''))
-  found = keeping.find(job)
+  found = keeping.find(job, say)
   if not found:
     return
 
   def ask(vm):
     try:
-      return vms.shown(vms.ask(job, vm, 'status'))
+      return vms.shown(vms.ask(job, vm, 'status', say))
     except calls.CallError as e:
       return f'no answer: {e.what}'
 
@@ -205,9 +209,9 @@ def status(job, say):
   say(queueing.still_costs(job))
 
 
-def _need(job):
+def _need(job, say):
   """The VMs of a job, or a ConfigError that there are none."""
-  found = keeping.find(job)
+  found = keeping.find(job, say)
   if not found:
     raise errors.ConfigError(
       'the job has no VMs now',
@@ -219,7 +223,7 @@ def _need(job):
 
 def logs(job, say):
   """Shows what the processes printed, from the beginning."""
-  found = _need(job)
+  found = _need(job, say)
   chosen = following.followed(job, found)
   if chosen != found:
     say(f'{len(chosen)} of {len(found)} workers, one of each slice')
@@ -238,7 +242,7 @@ def logs(job, say):
 
 def stop(job, say):
   """Lets a job save and end; its VMs stay."""
-  found = _need(job)
+  found = _need(job, say)
   statuses = vms.each(found, lambda vm: vms.ask(job, vm, 'stop', say))
   if any(status['phase'] in vms.RUNNING for status in statuses):
     say('asked to save and end')
@@ -251,7 +255,7 @@ def stop(job, say):
         ' came after the last checkpoint',
       )
     time.sleep(following.PAUSE)
-    statuses = vms.statuses(job, found)
+    statuses = vms.statuses(job, found, say)
   for vm, status in zip(found, statuses, strict=True):
     say(f'[{vm.rank}] {vms.shown(status)}')
   say('it is ended; its checkpoints are in its workdir')
@@ -261,10 +265,14 @@ def stop(job, say):
 def delete(job, force, say):
   """Deletes the TPUs of a job, and forgets it."""
   if not force:
-    _check_idle(job)
+    _check_idle(job, say)
+  if jobs.find(job.name):
+    # First: who watches it would take this for a loss, and ask anew.
+    job.state['deleted'] = time.time()
+    job.save()
   if job.spec.tpu_vm.existing:
     say(f'{job.spec.tpu_vm.existing} was there before: it is not deleted')
-  elif queueing.request(job) is None:
+  elif queueing.request(job, say) is None:
     say('there is no queued resource of this name')
   else:
     say(f'deleting queued resource {job.name} and its VMs')
@@ -273,11 +281,11 @@ def delete(job, force, say):
   keeping.forget(job)
 
 
-def _check_idle(job):
+def _check_idle(job, say):
   """Refuses to delete what still runs, or what can't be seen."""
-  for vm in keeping.find(job):
+  for vm in keeping.find(job, say):
     try:
-      status = vms.ask(job, vm, 'status')
+      status = vms.ask(job, vm, 'status', say)
     except calls.CallError as e:
       raise errors.ConfigError(
         'cannot see whether the job still runs',

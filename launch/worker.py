@@ -359,10 +359,11 @@ def stop():
   if status['phase'] in ('installing', 'running'):
     for pid in (status['pid'], status['child']):
       try:
-        if pid:
+        stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
+        if stat.rpartition(')')[2].split()[0] not in 'ZX':
           os.kill(pid, signal.SIGTERM)
           break
-      except ProcessLookupError:
+      except (FileNotFoundError, ProcessLookupError):
         pass  # the supervisor was killed: its child is asked
   return status
 

@@ -20,6 +20,7 @@ from t5x_lite.launch import calls
 from t5x_lite.launch import following
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import jobs
+from t5x_lite.launch import keeping
 from t5x_lite.launch import queueing
 from t5x_lite.launch import shipping
 from t5x_lite.launch import tpu_vm
@@ -219,6 +220,27 @@ def test_the_real_gcloud_knows_all_flags(tmp_path, monkeypatch):
       'your account may not do this in the project',
     ),
     (
+      'WARNING: Your active project does not match the quota project in your'
+      ' local Application Default Credentials file. This might result in'
+      " unexpected quota issues.\nPERMISSION_DENIED: Permission 'tpu.nodes.get'"
+      " denied on 'projects/mine/locations/us-west4-a/nodes/x'",
+      'your account may not do this in the project',
+    ),
+    (
+      "Could not fetch resource: - Required 'compute.projects.get' permission"
+      " for 'projects/mine'",
+      'your account may not do in Compute Engine what ssh needs',
+    ),
+    (
+      'PERMISSION_DENIED: Compute Engine API has not been used in project 7'
+      ' before or it is disabled.',
+      'the Compute Engine API of the project is not enabled',
+    ),
+    (
+      'INTERNAL: Internal error encountered.',
+      'Google Cloud failed for a moment',
+    ),
+    (
       "You do not have permission to act as service account: 'x'",
       'the service account cannot be used',
     ),
@@ -232,6 +254,26 @@ def test_what_the_api_says_is_told_in_our_words(said, what):
   error, _ = calls.failed(['gcloud'], 1, said, gcloud.API_FAULTS)
   assert error.what == what and said.split('\n')[-1][:20] in str(error)
   assert error.fault.fix or error.fault.passes
+
+
+def test_internal_addresses_are_no_failure_of_google_cloud():
+  said = 'INVALID_ARGUMENT: internal IPs need Private Google Access'
+  error, passes = calls.failed(['gcloud'], 1, said, gcloud.API_FAULTS)
+  assert error.fault is None and not passes
+
+
+@pytest.mark.parametrize(
+  'text',
+  ['', '[]', '{}', 'null', '3', '"ACTIVE"', '<html>', '{"state": null}']
+  + ['{"state": {}}', '{"state": {"state": []}}', '{"state": ["READY"]}']
+  + ['{"state": "READY", "networkEndpoints": [{}]}']
+  + ['{"state": "READY", "networkEndpoints": 3}'],
+)
+def test_an_answer_that_is_not_understood(monkeypatch, text):
+  monkeypatch.setattr(calls, 'run', lambda *_, **__: text)
+  with pytest.raises(calls.CallError, match='answer is not understood') as e:
+    gcloud.ask(gcloud.describe_node('n', spec()))
+  assert repr(text) in str(e.value)
 
 
 def test_a_name_is_not_taken_for_a_fault(cloud):
@@ -619,6 +661,190 @@ def test_a_job_is_found_from_elsewhere(
   command('launch', 'delete', 'my-run')
   said = command('launch', 'watch', 'my-run', *where, code=2)
   assert 'give the command by which it was launched once more' in said
+
+
+@pytest.fixture
+def small(cloud, tmp_path, monkeypatch):
+  """Makes a saved job of one VM, of which all is there here."""
+
+  def make(**vm):
+    vm = {'python': str(tmp_path / 'stub')} | vm
+    made = spec(accelerator='v5e-1', tpu_vm=vm)
+    job = jobs.Job('my-run', 'tpu_vm', made.to_dict(), ['evaluate'])
+    shipping.make(job)
+    job.save()
+    return job
+
+  return make
+
+
+def deleted(act, *what):
+  with pytest.raises(calls.CallError, match='was deleted elsewhere') as e:
+    act(*what)
+  assert e.value.fault is queueing.DELETED and e.value.exit_code == 6
+  return str(e.value)
+
+
+def test_a_job_that_is_deleted_while_it_is_watched(cloud, small):
+  """By another process here, or by hand: no new TPUs are asked for."""
+  job, said = small(), []
+  queueing.acquire(job, said.append)
+  with cloud.changing() as kept:
+    kept['queued']['my-run'].update(now='DELETING')
+  assert 'DELETING, and not by' in deleted(queueing.gone, job)
+  with cloud.changing() as kept:
+    kept['queued']['my-run'].update(now='ACTIVE')
+    kept['nodes']['my-run']['state'] = 'STOPPED'
+  assert 'my-run is STOPPED' in deleted(queueing.gone, job)
+  tpu_vm.delete(jobs.find('my-run'), True, said.append)
+  assert cloud.state()['queued'] == {} and not jobs.known()
+  for act, *what in [
+    (queueing.gone, job),
+    (queueing.ask_for, job, said.append),
+    (keeping._renew, job, 'lost', said.append),
+    (queueing.acquire, job, said.append, False),
+    (following._look, job, None, said.append),
+  ]:
+    deleted(act, *what)
+  shipping.make(job)
+  job.save()  # known here, but its request was deleted by hand
+  deleted(tpu_vm.watch, job, said.append)
+  assert len(cloud.calls('queued-resources', 'create')) == 1
+
+
+def test_a_vm_may_be_gone_before_its_request_says_so(cloud, small):
+  job = small()
+  queueing.acquire(job, print)
+  with cloud.changing() as kept:
+    del kept['nodes']['my-run']
+    kept['queued']['my-run'].update(looks=0, path=['ACTIVE', 'SUSPENDED'])
+  assert queueing.gone(job) == 'queued resource SUSPENDED'
+
+
+@pytest.mark.slow
+def test_who_watches_lets_a_job_be_deleted(cloud, command):
+  """Each a process of its own, as a person would have them."""
+  one = '--config.accelerator=v5e-1', '--config.env.STUB_CODES=wait'
+  watching = cloud.launch('tpu_vm', *cloud.options, *one, *cloud.start)
+  for line in watching.stdout:
+    if line == '[0] waiting\n':
+      break
+  command('launch', 'delete', 'my-run', '--force')
+  said, _ = watching.communicate(timeout=60)
+  assert watching.returncode == 6, said
+  assert 'the job was deleted elsewhere, and is left so at my-run' in said
+  assert 'new TPUs' not in said and not jobs.known()
+  assert len(cloud.calls('queued-resources', 'create')) == 1
+  assert cloud.state()['queued'] == {}
+
+
+def test_a_job_that_is_deleted_while_tpus_are_asked_for(
+  cloud, small, monkeypatch
+):
+  job, do = small(), gcloud.do
+
+  def forgets(argv, *more):
+    if 'create' in argv:
+      job.forget()
+    return do(argv, *more)
+
+  monkeypatch.setattr(gcloud, 'do', forgets)
+  deleted(queueing.ask_for, job, lambda line: None)
+  assert cloud.state()['queued'] == {} and not jobs.known()
+
+
+def test_a_job_may_be_tried_for_longer(cloud, launch):
+  """The same command with more time is the same job; others are not."""
+  one = '--config.accelerator=v5e-1', '--detach'
+  launch(*one)
+  said = launch(*one, '--config.tpu_vm.wait=48', '--config.restarts=20')
+  assert 'was launched here before: going on' in said
+  spec = jobs.find('my-run').spec
+  assert (spec.tpu_vm.wait, spec.restarts) == (48, 20)
+  said = launch(*one, '--config.capacity=spot', code=2)
+  assert 'another job of this name was launched here' in said
+
+
+@pytest.mark.parametrize('verb', ['status', 'logs', 'watch', 'stop', 'delete'])
+def test_a_known_job_takes_no_spec(cloud, small, command, verb):
+  small()
+  for option in ('--backend=tpu_vm', '--config=v5e_4', '--config.zone=a'):
+    said = command('launch', verb, 'my-run', option, code=2)
+    assert 'the job was launched here: where it runs is known' in said
+  assert not cloud.calls()
+
+
+def test_what_is_given_is_not_given_up(cloud, small):
+  """The time to wait is over, but the VMs are being made."""
+  cloud.plan(
+    {'on': 'queue', 'set': {'path': ['PROVISIONING'] * 4 + ['ACTIVE']}}
+  )
+  job = small()
+  queueing.ask_for(job, print, begun=time.time() - 25 * 3600)
+  assert queueing.acquire(job, print)
+
+
+def test_a_request_whose_time_is_over_is_made_anew_for_more(cloud, small):
+  cloud.plan({'on': 'queue', 'set': {'path': ['FAILED'], 'error': 'expired'}})
+  job, said, begun = small(wait=48), [], time.time() - 25 * 3600
+  queueing.ask_for(job, said.append, begun)
+  with pytest.raises(calls.CallError, match='gives no TPUs'):
+    queueing._wait(job, said.append)
+  job.state['valid'] = time.time() - 3600
+  queueing._wait(job, said.append)
+  assert any('it is made anew' in line for line in said)
+  assert job.state['asked'] == begun and 'ACTIVE' in said[-1]
+
+
+def test_each_try_of_a_status_is_told(cloud, small, command, monkeypatch):
+  """As when gcloud hangs, whose every try takes minutes."""
+  job = small()
+  queueing.acquire(job, print)
+  run = calls.run
+  monkeypatch.setattr(calls, 'run', lambda *a, **k: run(*a, **k | {'pause': 0}))
+  hangs = {'say': 'DEADLINE_EXCEEDED: deadline', 'times': 1}
+  cloud.plan(
+    {'on': 'queued-resources describe'} | hangs,
+    {'on': 'tpu-vm describe'} | hangs,
+    {'on': 'tpu-vm describe', 'after': 1} | hangs,
+    {'on': 'ssh', 'node': 'my-run', 'times': 1},
+  )
+  said = command('launch', 'status', 'my-run')
+  assert said.count('failed for a moment; trying again (2 of 4)') == 3
+  assert said.count('by ssh; trying again (2 of 3)') == 1
+
+
+def test_a_job_that_is_half_made_is_not_launched(small, cloud, monkeypatch):
+  """As when this machine falls while the wheel is made."""
+  job = small()
+  shipping.remove(job)
+
+  def falls(spec, folder):
+    assert (folder / 'worker.py').is_file()
+    raise SystemExit
+
+  monkeypatch.setattr(shipping, '_wheel', falls)
+  job.config['tpu_vm']['python'] = ''
+  with pytest.raises(SystemExit):
+    shipping.make(job)
+  assert not shipping.is_made(job)
+  with pytest.raises(errors.ConfigError, match='by which it was launched once'):
+    tpu_vm.watch(job, lambda line: None)
+  assert not cloud.calls('queued-resources', 'create')
+  shipping.remove(job)
+  names = sorted(path.name for path in jobs.folder().iterdir())
+  assert names == ['my-run.json']
+
+
+def test_a_deletion_that_failed_can_be_given_again(cloud, small):
+  job = small()
+  queueing.acquire(job, lambda line: None)
+  cloud.plan({'on': 'queued-resources delete', 'say': DENIED})
+  with pytest.raises(calls.CallError, match='may not do this'):
+    tpu_vm.delete(job, True, lambda line: None)
+  deleted(tpu_vm.watch, jobs.find('my-run'), lambda line: None)
+  tpu_vm.delete(jobs.find('my-run'), True, lambda line: None)
+  assert not jobs.known() and cloud.state()['nodes'] == {}
 
 
 @pytest.mark.faults
