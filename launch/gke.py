@@ -125,10 +125,10 @@ def stop(job, say):
   if found.is_over:
     say(f'{job.name} has ended: {found.state}')
     return
-  if job.config['gke']['queue']:
-    # Kueue alone suspends and resumes what is in its queues.
+  if found.queue:  # Kueue alone suspends and resumes what is in its queues
     _delete_set(job, say)
-    say(f'{job.name} saved and is out of the queue; launch it again to go on')
+    had = 'is' if found.state == 'Queued' else 'saved and is'
+    say(f'{job.name} {had} out of the queue; the same launch goes on with it')
   else:
     patch = json.dumps({'spec': {'suspend': True}})
     gke_cluster.call(

@@ -131,11 +131,12 @@ class Found:
   """A JobSet as the cluster shows it.
 
   Attributes:
-    state: Pending, Running, Suspended, Completed or Failed.
+    state: Pending, Queued, Running, Suspended, Completed or Failed.
     why: the message of that, or ''.
     restarts: how often it was started again.
     counted: of these, how many count towards the limit.
     pods: of its newest start, by rank.
+    queue: of Kueue, in which it is or was, or ''.
   """
 
   state: str
@@ -143,6 +144,7 @@ class Found:
   restarts: int
   counted: int
   pods: tuple[Pod, ...]
+  queue: str = ''
 
   @property
   def is_over(self):
@@ -195,7 +197,8 @@ def find(job, say=None):
   hosts = job.accelerator.hosts
   pods = [_pod(item, hosts) for item in _newest(json.loads(text)['items'])]
   status = shown.get('status', {})
-  state, why = _state(shown, pods)
+  queue = shown['metadata'].get('labels', {}).get(gke_manifest.QUEUE, '')
+  state, why = _state(shown, pods, queue)
   if state == 'Pending' and not pods:
     why = _refused(job, say)
   return Found(
@@ -204,6 +207,7 @@ def find(job, say=None):
     status.get('restarts', 0),
     status.get('restartsCountTowardsMax', 0),
     tuple(sorted(pods, key=lambda pod: (pod.rank, pod.ended))),
+    queue,
   )
 
 
@@ -216,7 +220,7 @@ def _newest(items):
   return [item for item, attempt in pairs if attempt == newest]
 
 
-def _state(shown, pods):
+def _state(shown, pods, queue):
   """(state, why) of a JobSet."""
   for condition in shown.get('status', {}).get('conditions', ()):
     if condition['status'] == 'True' and condition['type'] in (
@@ -227,6 +231,8 @@ def _state(shown, pods):
         condition.get('message', '') if condition['type'] == 'Failed' else ''
       )
       return condition['type'], why
+  if shown['spec'].get('suspend') and queue:
+    return 'Queued', f'it waits in the queue {queue} for Kueue to admit it'
   if shown['spec'].get('suspend'):
     return 'Suspended', ''
   running = pods and all(pod.phase != 'Pending' for pod in pods)

@@ -15,6 +15,7 @@ WORKERS = 'w'  # the replicated job; pods are NAME-w-SLICE-HOST
 CONTAINER = 'main'
 FOLDER = '/t5x_lite/files'  # where the command starts
 MOST = 2**20 - 2**14  # bytes in a ConfigMap, in base64; Kubernetes has 1 MiB
+QUEUE = 'kueue.x-k8s.io/queue-name'
 PREEMPTED = 'preempted'  # the rule by which a restart is not counted
 _KEPT = 3600  # seconds that a finished set stays, if it is to be deleted
 _PORTS = {'tpu': 8471, 'slices': 8080, 'coordinator': 8482}
@@ -115,15 +116,16 @@ def _set(job):
   asked, accelerator = job.config['gke'], job.accelerator
   metadata = {'name': job.name, 'namespace': asked['namespace']}
   if asked['queue']:
-    metadata['labels'] = {'kueue.x-k8s.io/queue-name': asked['queue']}
+    metadata['labels'] = {QUEUE: asked['queue']}
   if accelerator.hosts > 1:  # a slice is a node pool, and has it alone
     metadata['annotations'] = {
       'alpha.jobset.sigs.k8s.io/exclusive-topology': (
         'cloud.google.com/gke-nodepool'
       )
     }
-  spec = {
-    'suspend': False,
+  # Of what is in its queues, Kueue alone says when it runs.
+  suspend = {} if asked['queue'] else {'suspend': False}
+  spec = suspend | {
     'failurePolicy': {
       'maxRestarts': job.config['restarts'],
       # So that no process of an earlier start still writes.

@@ -113,6 +113,7 @@ def test_the_manifest_of_two_slices():
   assert config_map['binaryData'] == {'file1': '/wA='}
   assert job_set['metadata']['labels'] == {'kueue.x-k8s.io/queue-name': 'team'}
   spec = job_set['spec']
+  assert 'suspend' not in spec  # Kueue says it
   assert spec['ttlSecondsAfterFinished'] == 3600
   pod = spec['replicatedJobs'][0]['template']['spec']['template']['spec']
   assert pod['nodeSelector']['cloud.google.com/reservation-name'] == 'mine'
@@ -451,6 +452,22 @@ def test_stop_suspends_and_launch_goes_on(cloud, say):
   assert '[0] rank 0 start 1' in said and 'Completed' in said
   said = say('delete', 'tiny')
   assert 'is deleted' in said and 'nodes cost money' in said
+  assert not cloud.read('kubernetes.json')['sets']
+
+
+def test_a_queue_of_kueue(cloud, say):
+  queued = ['--config=v5e_4', '--config.gke.queue=team']
+  said = launch(say, cloud, 'print("ran")', *queued)
+  assert 'Queued; it waits in the queue team' in said
+  assert '[0] ran' in said and 'Completed' in said
+  say('delete', 'tiny')
+  launch(say, cloud, 'print("ran")', *queued, '--detach', looks=99)
+  applied = len([argv for argv in cloud.calls() if 'apply' in argv])
+  said = launch(say, cloud, '', *queued, '--detach', looks=99)
+  assert 'going on with it' in said
+  assert len([argv for argv in cloud.calls() if 'apply' in argv]) == applied
+  said = say('stop', 'tiny')
+  assert 'out of the queue' in said and 'saved' not in said
   assert not cloud.read('kubernetes.json')['sets']
 
 
