@@ -1,6 +1,6 @@
 """Jobs on GPU nodes of a SLURM cluster, by sbatch and its kin.
 
-The script of a job, its files and its log lie in `.t5x_lite_jobs/NAME` of the
+The script of a job, its log and its files lie in `.t5x_lite_jobs/NAME` of the
 folder from which it is launched: SLURM users launch from a folder that all
 nodes share, and the workdir may be on gs://, where no script can start.
 """
@@ -68,7 +68,11 @@ def plan(job):
     slurm_script.script(job),
   )
   taken = [
-    plans.File('taken along', str(place / name), plans.text(content))
+    plans.File(
+      'taken along',
+      str(place / slurm_script.FILES / name),
+      plans.text(content),
+    )
     for name, content in job.files.items()
   ]
   call = plans.Call('puts it in the queue', slurm_script.sbatch(place))
@@ -103,6 +107,7 @@ def _submit(job, place, say):
   job.state = {'folder': str(place), 'shown': shown}
   job.save()
   *files, call = plan(job)
+  (place / slurm_script.FILES).mkdir(parents=True, exist_ok=True)
   for file in files:
     path = pathlib.Path(file.name)
     path.parent.mkdir(parents=True, exist_ok=True)

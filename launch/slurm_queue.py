@@ -120,7 +120,7 @@ class Found:
     reason: why it waits, or ''.
     nodes: how many it has or asks for.
     time: how long it has run, as SLURM writes it.
-    folder: where it runs.
+    folder: of its script and log.
     code: its exit code as a shell tells it, once it has ended.
   """
 
@@ -164,7 +164,8 @@ def find(job, say=None):
   """The newest Found of a Job's name among the user's own, or None."""
   argv = ['squeue', '--me', f'--name={job.name}', '--noheader']
   text = calls.run([*argv, f'--format={_FORMAT}'], say=say, **CALL)
-  live = [Found(job.name, *line.split('|', 5)) for line in text.splitlines()]
+  rows = [line.split('|', 5) for line in text.splitlines()]
+  live = [Found(job.name, *row, _folder(at)) for *row, at in rows]
   live = [found for found in live if found.is_live]
   return max(live, key=lambda f: int(f.id)) if live else _ended(job, say)
 
@@ -195,7 +196,13 @@ def _ended(job, say):
   state = state.split()[0]  # CANCELLED by 1000
   if not code and state != 'COMPLETED':
     code = errors.DeviceError.exit_code
-  return Found(job.name, number, state, '', nodes, elapsed, folder, code)
+  place = _folder(folder)
+  return Found(job.name, number, state, '', nodes, elapsed, place, code)
+
+
+def _folder(started):
+  """Of the script and log of a job, by that in which it starts."""
+  return str(pathlib.Path(started).parent)
 
 
 def _unaccounted(job):

@@ -78,7 +78,7 @@ def test_the_script():
     '#SBATCH --mem=0',
     '#SBATCH --time=24:00:00',
     '#SBATCH --partition=gpus',
-    '#SBATCH --output=log.txt',
+    '#SBATCH --output=../log.txt',
     '#SBATCH --open-mode=append',
     '#SBATCH --requeue',
     '#SBATCH --signal=B:TERM@120',
@@ -148,6 +148,19 @@ def test_a_dry_run_shows_what_a_launch_does(cloud, say):
   for line in script.replace(python, sys.executable).splitlines():
     assert line in said
   assert shlex.join(cloud.calls('sbatch')[0]) in said
+
+
+def test_files_of_the_names_of_ours(cloud, say, tmp_path):
+  """They lie in a folder of their own."""
+  names = 'job.sh', 'log.txt', 'exit_code'
+  for name in names:
+    (tmp_path / name).write_text(f'mine: {name}\n')
+  body = f'print([open(n).read() for n in {names}])'
+  option = f'--config.files={",".join(names)}'
+  said = launch(say, cloud, body, option)
+  assert all(f'mine: {name}' in said for name in names)
+  folder = tmp_path / '.t5x_lite_jobs' / 'tiny'
+  assert (folder / 'exit_code').read_text() == '0\n'
 
 
 # -- what SLURM says ----------------------------------------------------------
@@ -447,7 +460,7 @@ FAULTS = {
   'a rank dies in a save': {
     'do': 'kill_task',
     'task': 1,
-    'path': '../../runs/tiny/checkpoints/*tmp*',
+    'path': '../../../runs/tiny/checkpoints/*tmp*',
   },
   'preempted in a step': {'do': 'preempt', 'grace': 60, 'log': 'step 4/'},
   'a node fails': {'do': 'node_fail', 'log': 'step 5/'},
