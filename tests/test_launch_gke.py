@@ -265,6 +265,24 @@ def test_a_request_that_the_cluster_refuses(cloud, say, text, said):
   )
 
 
+@pytest.mark.parametrize(
+  'call, answer',
+  [
+    ('get jobset', '<html>Log in</html>'),
+    ('get jobset', '[]'),
+    ('get pods', '{}'),
+    ('get events', '{"items": [{}]}'),
+  ],
+)
+def test_an_answer_that_is_none(cloud, say, call, answer):
+  one = '{"metadata": {}, "spec": {}}'
+  none = '{"items": []}'
+  cloud.plan(answers={'get jobset': one, 'get pods': none, call: answer})
+  said = say('status', 'a', '--backend=gke', *SLICE[:2], SLICE[-1], code=6)
+  assert f'the answer of kubectl {call} is not understood' in said
+  assert f"got '{answer}'" in said and len(said.splitlines()) == 1
+
+
 @pytest.mark.slow
 def test_a_wrong_context_and_namespace(cloud, say):
   said = launch(say, cloud, 'pass', '--config.gke.context=no', code=6)
