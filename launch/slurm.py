@@ -169,7 +169,7 @@ def watch(job, say):
           say(str(found))
         if not found.is_live:
           log.show(say)
-          return _code(found, ended, say)
+          return _code(found, place, say)
         _remember(job, log)
         look = time.monotonic() + LOOK
       time.sleep(READ)
@@ -262,11 +262,11 @@ def _place(job, say):
   return pathlib.Path(_find(job, say).folder)
 
 
-def _code(found, ended, say):
+def _code(found, place, say):
   """The exit code of a job that has ended."""
-  code = found.code
-  if ended.exists():
-    code = int(ended.read_text())
+  code = slurm_queue.left(place)
+  if code is None:
+    code = found.code
   if code and found.advice:
     say(found.advice)
   return code

@@ -210,6 +210,28 @@ def test_a_controller_that_answers_late_gets_one_job(cloud, say, monkeypatch):
   assert 'is SLURM job' in said
 
 
+@pytest.mark.parametrize('program', ['squeue', 'sacct', 'sbatch'])
+def test_an_answer_that_is_none(cloud, say, program):
+  """Nothing is put in a queue of which nobody knows what is in it."""
+  said = launch(say, cloud, '', answers={program: 'NOTE: down at noon'}, code=6)
+  assert f'the answer of {program} is not understood' in said
+  assert len(cloud.calls('sbatch')) == (program == 'sbatch')
+
+
+def test_notes_of_the_cluster_are_no_job(cloud, say):
+  notes = ['NOTE: down at noon', '1 of 2|nodes|are|down|at|noon']
+  launch(say, cloud, 'time.sleep(60)', '--detach', notes=notes)
+  (number,) = cloud.read('slurm.json')
+  assert f'tiny (SLURM job {number})' in say('status', 'tiny')
+
+
+def test_an_exit_code_that_was_cut_short(tmp_path):
+  assert slurm_queue.left(tmp_path) is None
+  for text, code in {'': None, '3\n': 3}.items():
+    (tmp_path / 'exit_code').write_text(text)
+    assert slurm_queue.left(tmp_path) == code
+
+
 def test_a_job_that_waits_says_why(cloud, say):
   launch(
     say,

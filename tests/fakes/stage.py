@@ -1,8 +1,8 @@
 """What fake programs share: state on disk, faults, and processes to end.
 
 All of it lies in the folder that FAKE_CLOUD names. `faults.json` is a plan: the
-name of a call to a list, of which each call takes the first, null for none; `answers`:
-of a call, what it prints each time, instead of an answer.
+name of a call to a list, of which each call takes the first, null for none;
+`answers`: of a call, what it prints each time, instead of an answer.
 """
 
 import contextlib
