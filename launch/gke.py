@@ -93,10 +93,18 @@ def watch(job, say):
   Returns:
     The exit code of the job.
   """
-  streams, said = {}, None
+  streams, said, found = {}, None, None
   try:
     while True:
-      found = calls.outlast(lambda: _find(job, say), say)
+      seen = found is not None
+      found = calls.outlast(lambda: gke_cluster.find(job, say), say)
+      if seen and found is None:
+        raise errors.DeviceError(
+          'the job was deleted while it was watched',
+          where=job.name,
+          fix='the same launch goes on from what it saved',
+        )
+      found = found or _find(job, say)
       for pod in _shown(job, found):
         _follow(job, pod, streams, say)
       lines = found.says(job.name, job.config['restarts'])

@@ -12,6 +12,7 @@ import time
 
 from t5x_lite import errors
 from t5x_lite.launch import calls
+from t5x_lite.launch import jobs
 from t5x_lite.launch import plans
 from t5x_lite.launch import slurm_queue
 from t5x_lite.launch import slurm_script
@@ -164,6 +165,12 @@ def watch(job, say):
       log.show(say)
       if time.monotonic() >= look or ended.exists():
         found = calls.outlast(lambda: _find(job, say), say)
+        if _is_forgotten(job):
+          raise errors.DeviceError(
+            'the job was deleted while it was watched',
+            where=job.name,
+            fix='the same launch goes on from what it saved',
+          )
         if found.state + found.reason != said:
           said = found.state + found.reason
           say(str(found))
@@ -238,9 +245,15 @@ def ranked(line):
   return _RANK.sub(r'[\1] ', line)
 
 
+def _is_forgotten(job):
+  """Whether a job that was launched here was deleted since, by another."""
+  return bool(job.command) and job.name not in jobs.known()
+
+
 def _remember(job, log):
-  """Keeps how far the log was shown, if the job was launched here."""
-  if job.command and job.state.get('shown') != log.at:
+  """Keeps how far the log was shown, if the job is remembered here."""
+  fresh = job.command and job.state.get('shown') != log.at
+  if fresh and not _is_forgotten(job):
     job.state['shown'] = log.at
     job.save()
 

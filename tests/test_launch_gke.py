@@ -473,6 +473,22 @@ def test_stop_suspends_and_launch_goes_on(cloud, say):
   assert not cloud.read('kubernetes.json')['sets']
 
 
+def test_a_watched_job_that_is_deleted(cloud, say, monkeypatch):
+  """It stays forgotten, and who watches it is told."""
+  launch(say, cloud, 'time.sleep(60)', '--config.gke.grace=1', '--detach')
+  sleep = time.sleep
+
+  def delete(seconds):
+    monkeypatch.setattr(gke.time, 'sleep', sleep)
+    job = jobs.find('tiny')
+    gke.delete(job, True, print)
+
+  monkeypatch.setattr(gke.time, 'sleep', delete)
+  said = say('watch', 'tiny', code=6)
+  assert 'the job was deleted while it was watched at tiny' in said
+  assert 'no job was launched here' in say('status')
+
+
 def test_a_queue_of_kueue(cloud, say):
   queued = ['--config=v5e_4', '--config.gke.queue=team']
   said = launch(say, cloud, 'print("ran")', *queued)

@@ -345,6 +345,22 @@ def test_stop_lets_it_save_and_end(cloud, say):
   assert 'no job was launched here' in say('status')
 
 
+def test_a_watched_job_that_is_deleted(cloud, say, monkeypatch):
+  """It stays forgotten, and who watches it is told."""
+  launch(say, cloud, 'print(1, flush=True); time.sleep(60)', '--detach')
+  sleep = time.sleep
+
+  def delete(seconds):
+    monkeypatch.setattr(slurm.time, 'sleep', sleep)
+    job = jobs.find('tiny')
+    slurm.delete(job, True, print)
+
+  monkeypatch.setattr(slurm.time, 'sleep', delete)
+  said = say('watch', 'tiny', code=6)
+  assert 'the job was deleted while it was watched at tiny' in said
+  assert 'no job was launched here' in say('status')
+
+
 @pytest.mark.slow
 def test_delete_of_a_running_job_must_be_forced(cloud, say):
   launch(say, cloud, 'time.sleep(60)', '--detach')
