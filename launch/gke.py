@@ -9,6 +9,7 @@ import time
 
 from t5x_lite import errors
 from t5x_lite.launch import calls
+from t5x_lite.launch import gke_check
 from t5x_lite.launch import gke_cluster
 from t5x_lite.launch import gke_manifest
 from t5x_lite.launch import plans
@@ -19,7 +20,7 @@ DRAIN = 20.0  # and until the last lines of a job that has ended are there
 GONE = 600.0  # and until what is deleted is gone
 SHOWN = 16  # ranks whose lines are shown; of more, the first of each slice
 
-check = gke_manifest.check
+check = gke_check.check
 
 
 def plan(job):

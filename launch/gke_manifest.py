@@ -21,54 +21,6 @@ _KEPT = 3600  # seconds that a finished set stays, if it is to be deleted
 _PORTS = {'tpu': 8471, 'slices': 8080, 'coordinator': 8482}
 
 
-def check(job_spec, accelerator):
-  """Refuses what GKE does not have.
-
-  Raises:
-    ConfigError: GPUs, a TPU or slices that GKE lacks, no image, no volume.
-  """
-  where = '--config.accelerator'
-  if not accelerator.is_tpu:
-    raise errors.ConfigError(
-      'launch gke is for TPUs',
-      where=where,
-      got=accelerator.name,
-      fix='launch slurm for GPU nodes',
-    )
-  if accelerators.KINDS[accelerator.kind].label is None:
-    raise errors.ConfigError(
-      f'GKE has no {accelerator.kind}',
-      where=where,
-      got=accelerator.name,
-      fix='launch tpu_vm',
-    )
-  if accelerator.slices > 1 and (
-    accelerator.hosts == 1 or accelerator.kind == 'v3'
-  ):
-    raise errors.ConfigError(
-      'GKE joins no slices of one host, nor of v3',
-      where=where,
-      got=str(accelerator),
-      expected='one slice, or slices of more than one host',
-    )
-  if not job_spec.gke.image:
-    raise errors.ConfigError(
-      'no image that has t5x_lite',
-      fix='--config.gke.image=REGION-docker.pkg.dev/PROJECT/REPOSITORY/t5x_lite'
-      '; launch/Dockerfile makes one',
-    )
-  folders = job_spec.shared_folders
-  full = all(folder.startswith('/') for folder in folders)
-  if len(folders) != bool(job_spec.gke.claim) or not full:
-    raise errors.ConfigError(
-      'a shared folder needs the volume that is mounted there',
-      where='--config.shared_folders',
-      got=', '.join(folders) or 'none',
-      expected='one full path, and --config.gke.claim=NAME, which is a'
-      ' PersistentVolumeClaim',
-    )
-
-
 def make(job):
   """The manifest of a Job, as JSON text for kubectl."""
   items = [_config_map(job)] if job.files else []

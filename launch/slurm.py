@@ -20,6 +20,8 @@ from t5x_lite.launch import slurm_script
 READ = 1.0  # seconds between two looks at the log
 LOOK = 15.0  # and at the queue, which thousands may ask
 _TIME = re.compile(r'(\d+-)?\d+(:\d+){0,2}', re.ASCII)
+# Features, and what joins them; `sbatch` alone reads it, and no shell.
+_CONSTRAINT = re.compile(r'[-\w.:&|,*()\[\]]*', re.ASCII)
 _RANK = re.compile(r'^ *(\d+): ?')  # as `srun --label` writes it
 
 
@@ -27,7 +29,7 @@ def check(config, accelerator):
   """Refuses what SLURM does not have.
 
   Raises:
-    ConfigError: TPUs, spot capacity, or a time that is none.
+    ConfigError: TPUs, spot capacity, a zone, or a value that is none.
   """
   if accelerator.is_tpu:
     raise errors.ConfigError(
@@ -51,6 +53,29 @@ def check(config, accelerator):
       where='--config.slurm.time',
       got=repr(config.slurm.time),
       expected='HOURS:MINUTES:SECONDS, DAYS-HOURS or minutes',
+    )
+
+  for field in ('zone', 'project'):
+    if config[field]:
+      raise errors.ConfigError(
+        f'SLURM has no {field}',
+        where=f'--config.{field}',
+        got=config[field],
+        fix='choose by --config.slurm.partition, .qos or .constraint',
+      )
+  if config.slurm.grace < 1:
+    raise errors.ConfigError(
+      'no time to save before the end',
+      where='--config.slurm.grace',
+      got=config.slurm.grace,
+      expected='1 or more seconds',
+    )
+  if not _CONSTRAINT.fullmatch(config.slurm.constraint):
+    raise errors.ConfigError(
+      'not a constraint',
+      where='--config.slurm.constraint',
+      got=ascii(config.slurm.constraint),
+      expected='features, and & | , * ( ) [ ] between them, without spaces',
     )
 
 

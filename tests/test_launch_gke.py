@@ -103,7 +103,6 @@ def test_the_manifest_of_two_slices():
     'gke.grace=25',
     'gke.claim=nfs',
     'shared_folders=/nfs',
-    'capacity=spot',
     'delete_when_done=True',
     'env.A=$(PATH) $x',
     files=files,
@@ -117,7 +116,7 @@ def test_the_manifest_of_two_slices():
   assert spec['ttlSecondsAfterFinished'] == 3600
   pod = spec['replicatedJobs'][0]['template']['spec']['template']['spec']
   assert pod['nodeSelector']['cloud.google.com/reservation-name'] == 'mine'
-  assert pod['tolerations'][0]['key'] == 'cloud.google.com/gke-spot'
+  assert 'tolerations' not in pod
   assert pod['serviceAccountName'] == 'trainer'
   assert pod['terminationGracePeriodSeconds'] == 25
   assert pod['hostNetwork'] is True
@@ -131,6 +130,14 @@ def test_the_manifest_of_two_slices():
     'path': 'more/v.model',
   }
   assert pod['volumes'][1]['persistentVolumeClaim'] == {'claimName': 'nfs'}
+
+
+def test_spot_capacity():
+  (job_set,) = made('v6e_64', 'capacity=spot')
+  job = job_set['spec']['replicatedJobs'][0]['template']['spec']
+  pod = job['template']['spec']
+  assert pod['nodeSelector']['cloud.google.com/gke-spot'] == 'true'
+  assert pod['tolerations'][0]['key'] == 'cloud.google.com/gke-spot'
 
 
 def test_ends_are_told_apart():
@@ -196,6 +203,18 @@ def test_too_much_for_a_config_map():
     (['--config.gke.image=a;id'], 'not a name at --config.gke.image'),
     (['--config.gke.namespace=$(id)'], 'not a name'),
     (['--name=`id`'], 'not a name of a job'),
+    (['--config.gke.namespace=a/b'], 'not a name in Kubernetes at'),
+    (['--config.gke.namespace=a.b'], 'expected small letters, digits and -'),
+    (['--config.gke.namespace='], 'no namespace at --config.gke.namespace'),
+    (['--config.gke.service_account=A_B'], 'not a name in Kubernetes at'),
+    (['--config.gke.queue=a/b'], 'not a name in Kubernetes at'),
+    (['--config.capacity=reserved'], 'needs a reservation at --config.cap'),
+    (
+      ['--config.capacity=spot', '--config.gke.reservation=r'],
+      'spot capacity is never of a reservation',
+    ),
+    (['--config.gke.reservation=A_b'], 'not a name of a reservation'),
+    (['--config.project=mine'], 'launch gke takes no project'),
     (['--config.gke.nmespace=a'], 'did you mean namespace?'),
     (['--config.accelerator=v6e-17'], 'fix: v6e-16'),
   ],

@@ -123,6 +123,9 @@ def test_values_reach_the_ranks_as_they_are(cloud, say):
     (['--config.capacity=spot'], 'SLURM has no such capacity'),
     (['--config.slurm.time=soon'], 'not a time limit'),
     (['--config.slurm.time=1:2:3:4'], 'not a time limit'),
+    (['--config.slurm.grace=0'], 'expected 1 or more seconds'),
+    (['--config.zone=us-a'], 'SLURM has no zone'),
+    (['--config.project=p'], 'SLURM has no project'),
     (['--config.slurm.partition=a;id'], 'not a name at --config.slurm.part'),
     (['--config.slurm.qos=$(id)'], 'not a name'),
     (['--name=a$(id)'], 'not a name of a job'),
@@ -132,6 +135,30 @@ def test_values_reach_the_ranks_as_they_are(cloud, say):
 def test_what_slurm_does_not_take(cloud, say, options, said):
   assert said in say('slurm', *TINY, *options, '--', *STUB, code=2)
   assert not cloud.calls()
+
+
+@pytest.mark.parametrize(
+  'constraint, fine',
+  [
+    ('[rack1*2&rack2*4]', True),
+    ('(knl&a100)|h100', True),
+    ('a b', False),
+    ('a\n', False),
+    ('a;id', False),
+    ('"a"', False),
+    ('a #', False),
+  ],
+)
+def test_constraints(constraint, fine):
+  config = jobs.spec(accelerator='gpu-8', slurm={'constraint': constraint})
+  job = jobs.Job('a', 'slurm', config.to_dict(), ['train'])
+  if not fine:
+    with pytest.raises(errors.ConfigError, match='not a constraint'):
+      slurm.check(config, job.accelerator)
+    return
+  slurm.check(config, job.accelerator)
+  line = f'#SBATCH --constraint={constraint}\n'
+  assert line in slurm_script.script(job)
 
 
 def test_a_relative_workdir_is_refused(cloud, say):
