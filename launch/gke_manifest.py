@@ -156,9 +156,8 @@ def _set_rules():
 
 def _pod(job):
   asked, accelerator = job.config['gke'], job.accelerator
-  label = accelerators.KINDS[accelerator.kind].label
   selector = {
-    'cloud.google.com/gke-tpu-accelerator': label,
+    'cloud.google.com/gke-tpu-accelerator': _label(accelerator),
     'cloud.google.com/gke-tpu-topology': accelerator.shape,
   }
   spec = {
@@ -198,6 +197,13 @@ def _pod(job):
   if volumes:
     spec['volumes'] = volumes
   return spec
+
+
+def _label(accelerator):
+  """What nodes of a TPU are labelled with."""
+  if accelerator.kind == 'v3' and accelerator.hosts == 1:
+    return 'tpu-v3-device'  # of v3 alone, one host has another name
+  return accelerators.KINDS[accelerator.kind].label
 
 
 def _container(job):

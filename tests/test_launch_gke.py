@@ -132,6 +132,16 @@ def test_the_manifest_of_two_slices():
   assert pod['volumes'][1]['persistentVolumeClaim'] == {'claimName': 'nfs'}
 
 
+@pytest.mark.parametrize(
+  'name, label', [('v3-8', 'tpu-v3-device'), ('v3-32', 'tpu-v3-slice')]
+)
+def test_one_host_of_v3_has_a_label_of_its_own(name, label):
+  (job_set,) = made('v5e_4', f'accelerator={name}')
+  job = job_set['spec']['replicatedJobs'][0]['template']['spec']
+  selector = job['template']['spec']['nodeSelector']
+  assert selector['cloud.google.com/gke-tpu-accelerator'] == label
+
+
 def test_spot_capacity():
   (job_set,) = made('v6e_64', 'capacity=spot')
   job = job_set['spec']['replicatedJobs'][0]['template']['spec']
