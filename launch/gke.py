@@ -9,6 +9,7 @@ import time
 
 from t5x_lite import errors
 from t5x_lite.launch import calls
+from t5x_lite.launch import gke_check
 from t5x_lite.launch import gke_cluster
 from t5x_lite.launch import gke_manifest
 from t5x_lite.launch import plans
@@ -19,7 +20,7 @@ DRAIN = 20.0  # and until the last lines of a job that has ended are there
 GONE = 600.0  # and until what is deleted is gone
 SHOWN = 16  # ranks whose lines are shown; of more, the first of each slice
 
-check = gke_manifest.check
+check = gke_check.check
 
 
 def plan(job):
@@ -93,10 +94,18 @@ def watch(job, say):
   Returns:
     The exit code of the job.
   """
-  streams, said = {}, None
+  streams, said, found = {}, None, None
   try:
     while True:
-      found = calls.outlast(lambda: _find(job, say), say)
+      seen = found is not None
+      found = calls.outlast(lambda: gke_cluster.find(job, say), say)
+      if seen and found is None:
+        raise errors.DeviceError(
+          'the job was deleted while it was watched',
+          where=job.name,
+          fix='the same launch goes on from what it saved',
+        )
+      found = found or _find(job, say)
       for pod in _shown(job, found):
         _follow(job, pod, streams, say)
       lines = found.says(job.name, job.config['restarts'])
@@ -125,10 +134,10 @@ def stop(job, say):
   if found.is_over:
     say(f'{job.name} has ended: {found.state}')
     return
-  if job.config['gke']['queue']:
-    # Kueue alone suspends and resumes what is in its queues.
+  if found.queue:  # Kueue alone suspends and resumes what is in its queues
     _delete_set(job, say)
-    say(f'{job.name} saved and is out of the queue; launch it again to go on')
+    had = 'is' if found.state == 'Queued' else 'saved and is'
+    say(f'{job.name} {had} out of the queue; the same launch goes on with it')
   else:
     patch = json.dumps({'spec': {'suspend': True}})
     gke_cluster.call(

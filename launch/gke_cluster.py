@@ -1,9 +1,11 @@
 """What a Kubernetes cluster says of a job, by kubectl."""
 
 import dataclasses
+import functools
 import json
 
 from t5x_lite import errors
+from t5x_lite.launch import answers
 from t5x_lite.launch import calls
 from t5x_lite.launch import gke_manifest
 from t5x_lite.launch import jobs
@@ -131,11 +133,12 @@ class Found:
   """A JobSet as the cluster shows it.
 
   Attributes:
-    state: Pending, Running, Suspended, Completed or Failed.
+    state: Pending, Queued, Running, Suspended, Completed or Failed.
     why: the message of that, or ''.
     restarts: how often it was started again.
     counted: of these, how many count towards the limit.
     pods: of its newest start, by rank.
+    queue: of Kueue, in which it is or was, or ''.
   """
 
   state: str
@@ -143,6 +146,7 @@ class Found:
   restarts: int
   counted: int
   pods: tuple[Pod, ...]
+  queue: str = ''
 
   @property
   def is_over(self):
@@ -187,50 +191,56 @@ def find(job, say=None):
   )  # fmt: skip
   if not text.strip():
     return None
-  shown = json.loads(text)
+  found = answers.read('kubectl get jobset', text, _set)
   text = call(
     job, 'get', 'pods', f'--selector={_SET}/jobset-name={job.name}',
     '--output=json', say=say,
   )  # fmt: skip
-  hosts = job.accelerator.hosts
-  pods = [_pod(item, hosts) for item in _newest(json.loads(text)['items'])]
-  status = shown.get('status', {})
-  state, why = _state(shown, pods)
+  reader = functools.partial(_pods, hosts=job.accelerator.hosts)
+  pods = answers.read('kubectl get pods', text, reader)
+  state, why = found.state, found.why
   if state == 'Pending' and not pods:
     why = _refused(job, say)
+  elif state == 'Pending' and all(pod.phase != 'Pending' for pod in pods):
+    state = 'Running'
+  return dataclasses.replace(found, state=state, why=why, pods=pods)
+
+
+def _set(text):
+  """What a JobSet says of itself, as a Found without pods."""
+  shown = json.loads(text)
+  status = shown.get('status', {})
+  queue = shown['metadata'].get('labels', {}).get(gke_manifest.QUEUE, '')
+  state, why = 'Pending', ''
+  if shown['spec'].get('suspend'):
+    state = 'Suspended'
+    if queue:
+      state = 'Queued'
+      why = f'it waits in the queue {queue} for Kueue to admit it'
+  for condition in status.get('conditions', ()):
+    kind = condition['type']
+    if condition['status'] == 'True' and kind in ('Completed', 'Failed'):
+      state = kind
+      why = condition.get('message', '') if kind == 'Failed' else ''
   return Found(
     state,
     why,
     status.get('restarts', 0),
     status.get('restartsCountTowardsMax', 0),
-    tuple(sorted(pods, key=lambda pod: (pod.rank, pod.ended))),
+    (),
+    queue,
   )
 
 
-def _newest(items):
+def _pods(text, hosts):
   """The pods of the newest start: those of an earlier one may yet be going."""
+  items = json.loads(text)['items']
   key = f'{_SET}/restart-attempt'
   attempts = [int(item['metadata']['labels'].get(key, 0)) for item in items]
   newest = max(attempts, default=0)
   pairs = zip(items, attempts, strict=True)
-  return [item for item, attempt in pairs if attempt == newest]
-
-
-def _state(shown, pods):
-  """(state, why) of a JobSet."""
-  for condition in shown.get('status', {}).get('conditions', ()):
-    if condition['status'] == 'True' and condition['type'] in (
-      'Completed',
-      'Failed',
-    ):
-      why = (
-        condition.get('message', '') if condition['type'] == 'Failed' else ''
-      )
-      return condition['type'], why
-  if shown['spec'].get('suspend'):
-    return 'Suspended', ''
-  running = pods and all(pod.phase != 'Pending' for pod in pods)
-  return ('Running' if running else 'Pending'), ''
+  pods = [_pod(item, hosts) for item, n in pairs if n == newest]
+  return tuple(sorted(pods, key=lambda pod: (pod.rank, pod.ended)))
 
 
 def _pod(item, hosts):
@@ -283,11 +293,17 @@ def _refused(job, say):
     job, 'get', 'events', '--field-selector=reason=FailedCreate',
     '--output=json', say=say,
   )  # fmt: skip
+  reader = functools.partial(_creation, name=job.name)
+  said = answers.read('kubectl get events', text, reader)
+  for fault in FAULTS:
+    if any(word in said.lower() for word in fault.words):
+      return f'{fault.what}: {said}; fix: {fault.fix}'
+  return said
+
+
+def _creation(text, name):
+  """What the newest event says of a pod of a JobSet that was not made."""
   for item in reversed(json.loads(text)['items']):
-    if item['involvedObject']['name'].startswith(f'{job.name}-'):
-      said = item.get('message', '')
-      for fault in FAULTS:
-        if any(word in said.lower() for word in fault.words):
-          return f'{fault.what}: {said}; fix: {fault.fix}'
-      return said
+    if item['involvedObject']['name'].startswith(f'{name}-'):
+      return item.get('message', '')
   return ''

@@ -15,57 +15,10 @@ WORKERS = 'w'  # the replicated job; pods are NAME-w-SLICE-HOST
 CONTAINER = 'main'
 FOLDER = '/t5x_lite/files'  # where the command starts
 MOST = 2**20 - 2**14  # bytes in a ConfigMap, in base64; Kubernetes has 1 MiB
+QUEUE = 'kueue.x-k8s.io/queue-name'
 PREEMPTED = 'preempted'  # the rule by which a restart is not counted
 _KEPT = 3600  # seconds that a finished set stays, if it is to be deleted
 _PORTS = {'tpu': 8471, 'slices': 8080, 'coordinator': 8482}
-
-
-def check(job_spec, accelerator):
-  """Refuses what GKE does not have.
-
-  Raises:
-    ConfigError: GPUs, a TPU or slices that GKE lacks, no image, no volume.
-  """
-  where = '--config.accelerator'
-  if not accelerator.is_tpu:
-    raise errors.ConfigError(
-      'launch gke is for TPUs',
-      where=where,
-      got=accelerator.name,
-      fix='launch slurm for GPU nodes',
-    )
-  if accelerators.KINDS[accelerator.kind].label is None:
-    raise errors.ConfigError(
-      f'GKE has no {accelerator.kind}',
-      where=where,
-      got=accelerator.name,
-      fix='launch tpu_vm',
-    )
-  if accelerator.slices > 1 and (
-    accelerator.hosts == 1 or accelerator.kind == 'v3'
-  ):
-    raise errors.ConfigError(
-      'GKE joins no slices of one host, nor of v3',
-      where=where,
-      got=str(accelerator),
-      expected='one slice, or slices of more than one host',
-    )
-  if not job_spec.gke.image:
-    raise errors.ConfigError(
-      'no image that has t5x_lite',
-      fix='--config.gke.image=REGION-docker.pkg.dev/PROJECT/REPOSITORY/t5x_lite'
-      '; launch/Dockerfile makes one',
-    )
-  folders = job_spec.shared_folders
-  full = all(folder.startswith('/') for folder in folders)
-  if len(folders) != bool(job_spec.gke.claim) or not full:
-    raise errors.ConfigError(
-      'a shared folder needs the volume that is mounted there',
-      where='--config.shared_folders',
-      got=', '.join(folders) or 'none',
-      expected='one full path, and --config.gke.claim=NAME, which is a'
-      ' PersistentVolumeClaim',
-    )
 
 
 def make(job):
@@ -115,15 +68,16 @@ def _set(job):
   asked, accelerator = job.config['gke'], job.accelerator
   metadata = {'name': job.name, 'namespace': asked['namespace']}
   if asked['queue']:
-    metadata['labels'] = {'kueue.x-k8s.io/queue-name': asked['queue']}
+    metadata['labels'] = {QUEUE: asked['queue']}
   if accelerator.hosts > 1:  # a slice is a node pool, and has it alone
     metadata['annotations'] = {
       'alpha.jobset.sigs.k8s.io/exclusive-topology': (
         'cloud.google.com/gke-nodepool'
       )
     }
-  spec = {
-    'suspend': False,
+  # Of what is in its queues, Kueue alone says when it runs.
+  suspend = {} if asked['queue'] else {'suspend': False}
+  spec = suspend | {
     'failurePolicy': {
       'maxRestarts': job.config['restarts'],
       # So that no process of an earlier start still writes.
@@ -202,9 +156,8 @@ def _set_rules():
 
 def _pod(job):
   asked, accelerator = job.config['gke'], job.accelerator
-  label = accelerators.KINDS[accelerator.kind].label
   selector = {
-    'cloud.google.com/gke-tpu-accelerator': label,
+    'cloud.google.com/gke-tpu-accelerator': _label(accelerator),
     'cloud.google.com/gke-tpu-topology': accelerator.shape,
   }
   spec = {
@@ -244,6 +197,13 @@ def _pod(job):
   if volumes:
     spec['volumes'] = volumes
   return spec
+
+
+def _label(accelerator):
+  """What nodes of a TPU are labelled with."""
+  if accelerator.kind == 'v3' and accelerator.hosts == 1:
+    return 'tpu-v3-device'  # of v3 alone, one host has another name
+  return accelerators.KINDS[accelerator.kind].label
 
 
 def _container(job):

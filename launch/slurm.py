@@ -1,6 +1,6 @@
 """Jobs on GPU nodes of a SLURM cluster, by sbatch and its kin.
 
-The script of a job, its files and its log lie in `.t5x_lite_jobs/NAME` of the
+The script of a job, its log and its files lie in `.t5x_lite_jobs/NAME` of the
 folder from which it is launched: SLURM users launch from a folder that all
 nodes share, and the workdir may be on gs://, where no script can start.
 """
@@ -12,6 +12,7 @@ import time
 
 from t5x_lite import errors
 from t5x_lite.launch import calls
+from t5x_lite.launch import jobs
 from t5x_lite.launch import plans
 from t5x_lite.launch import slurm_queue
 from t5x_lite.launch import slurm_script
@@ -19,6 +20,8 @@ from t5x_lite.launch import slurm_script
 READ = 1.0  # seconds between two looks at the log
 LOOK = 15.0  # and at the queue, which thousands may ask
 _TIME = re.compile(r'(\d+-)?\d+(:\d+){0,2}', re.ASCII)
+# Features, and what joins them; `sbatch` alone reads it, and no shell.
+_CONSTRAINT = re.compile(r'[-\w.:&|,*()\[\]]*', re.ASCII)
 _RANK = re.compile(r'^ *(\d+): ?')  # as `srun --label` writes it
 
 
@@ -26,7 +29,7 @@ def check(config, accelerator):
   """Refuses what SLURM does not have.
 
   Raises:
-    ConfigError: TPUs, spot capacity, or a time that is none.
+    ConfigError: TPUs, spot capacity, a zone, or a value that is none.
   """
   if accelerator.is_tpu:
     raise errors.ConfigError(
@@ -52,6 +55,29 @@ def check(config, accelerator):
       expected='HOURS:MINUTES:SECONDS, DAYS-HOURS or minutes',
     )
 
+  for field in ('zone', 'project'):
+    if config[field]:
+      raise errors.ConfigError(
+        f'SLURM has no {field}',
+        where=f'--config.{field}',
+        got=config[field],
+        fix='choose by --config.slurm.partition, .qos or .constraint',
+      )
+  if config.slurm.grace < 1:
+    raise errors.ConfigError(
+      'no time to save before the end',
+      where='--config.slurm.grace',
+      got=config.slurm.grace,
+      expected='1 or more seconds',
+    )
+  if not _CONSTRAINT.fullmatch(config.slurm.constraint):
+    raise errors.ConfigError(
+      'not a constraint',
+      where='--config.slurm.constraint',
+      got=ascii(config.slurm.constraint),
+      expected='features, and & | , * ( ) [ ] between them, without spaces',
+    )
+
 
 def folder(job):
   """Where the script, files and log of a Job lie, or will lie."""
@@ -68,7 +94,11 @@ def plan(job):
     slurm_script.script(job),
   )
   taken = [
-    plans.File('taken along', str(place / name), plans.text(content))
+    plans.File(
+      'taken along',
+      str(place / slurm_script.FILES / name),
+      plans.text(content),
+    )
     for name, content in job.files.items()
   ]
   call = plans.Call('puts it in the queue', slurm_script.sbatch(place))
@@ -103,6 +133,7 @@ def _submit(job, place, say):
   job.state = {'folder': str(place), 'shown': shown}
   job.save()
   *files, call = plan(job)
+  (place / slurm_script.FILES).mkdir(parents=True, exist_ok=True)
   for file in files:
     path = pathlib.Path(file.name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -159,12 +190,18 @@ def watch(job, say):
       log.show(say)
       if time.monotonic() >= look or ended.exists():
         found = calls.outlast(lambda: _find(job, say), say)
+        if _is_forgotten(job):
+          raise errors.DeviceError(
+            'the job was deleted while it was watched',
+            where=job.name,
+            fix='the same launch goes on from what it saved',
+          )
         if found.state + found.reason != said:
           said = found.state + found.reason
           say(str(found))
         if not found.is_live:
           log.show(say)
-          return _code(found, ended, say)
+          return _code(found, place, say)
         _remember(job, log)
         look = time.monotonic() + LOOK
       time.sleep(READ)
@@ -233,9 +270,15 @@ def ranked(line):
   return _RANK.sub(r'[\1] ', line)
 
 
+def _is_forgotten(job):
+  """Whether a job that was launched here was deleted since, by another."""
+  return bool(job.command) and job.name not in jobs.known()
+
+
 def _remember(job, log):
-  """Keeps how far the log was shown, if the job was launched here."""
-  if job.command and job.state.get('shown') != log.at:
+  """Keeps how far the log was shown, if the job is remembered here."""
+  fresh = job.command and job.state.get('shown') != log.at
+  if fresh and not _is_forgotten(job):
     job.state['shown'] = log.at
     job.save()
 
@@ -257,11 +300,11 @@ def _place(job, say):
   return pathlib.Path(_find(job, say).folder)
 
 
-def _code(found, ended, say):
+def _code(found, place, say):
   """The exit code of a job that has ended."""
-  code = found.code
-  if ended.exists():
-    code = int(ended.read_text())
+  code = slurm_queue.left(place)
+  if code is None:
+    code = found.code
   if code and found.advice:
     say(found.advice)
   return code

@@ -6,11 +6,18 @@ import re
 import time
 
 from t5x_lite import errors
+from t5x_lite.launch import answers
 from t5x_lite.launch import calls
 from t5x_lite.launch import slurm_script
 
 _FORMAT = '%i|%T|%r|%D|%M|%Z'  # of squeue; what _LIVE takes
 _ENDED = 'JobIDRaw,State,ExitCode,NNodes,Elapsed,WorkDir'  # of sacct
+# Number, state, and four more fields of which the folder is the last.
+_LIVE = re.compile(r'(\d+)\|([A-Z_]+)\|(.*?)\|(.*?)\|(.*?)\|(.+)', re.ASCII)
+_KEPT = re.compile(
+  r'(\d+)\|([A-Z_]+[^|]*)\|(\d+:\d+)\|(.*?)\|(.*?)\|(.+)', re.ASCII
+)
+_NUMBER = re.compile(r'(\d+)(;[-\w]+)?', re.ASCII)  # ID;CLUSTER of sbatch
 _RUNNING = 'RUNNING', 'COMPLETING', 'SIGNALING', 'STAGE_OUT', 'SUSPENDED'
 _WAITING = 'PENDING', 'CONFIGURING', 'REQUEUED', 'REQUEUE_HOLD', 'SPECIAL_EXIT'
 FAULTS = (
@@ -120,7 +127,7 @@ class Found:
     reason: why it waits, or ''.
     nodes: how many it has or asks for.
     time: how long it has run, as SLURM writes it.
-    folder: where it runs.
+    folder: of its script and log.
     code: its exit code as a shell tells it, once it has ended.
   """
 
@@ -164,7 +171,8 @@ def find(job, say=None):
   """The newest Found of a Job's name among the user's own, or None."""
   argv = ['squeue', '--me', f'--name={job.name}', '--noheader']
   text = calls.run([*argv, f'--format={_FORMAT}'], say=say, **CALL)
-  live = [Found(job.name, *line.split('|', 5)) for line in text.splitlines()]
+  rows = _rows('squeue', text, _LIVE)
+  live = [Found(job.name, *row, _folder(at)) for *row, at in rows]
   live = [found for found in live if found.is_live]
   return max(live, key=lambda f: int(f.id)) if live else _ended(job, say)
 
@@ -182,7 +190,7 @@ def _ended(job, say):
     if e.fault is not _NO_ACCOUNTS:
       raise
     return _unaccounted(job)
-  rows = [line.split('|', 5) for line in text.splitlines()]
+  rows = _rows('sacct', text, _KEPT)
   if 'id' in job.state:
     rows = [row for row in rows if row[0] == job.state['id']]
   if not rows:
@@ -195,17 +203,38 @@ def _ended(job, say):
   state = state.split()[0]  # CANCELLED by 1000
   if not code and state != 'COMPLETED':
     code = errors.DeviceError.exit_code
-  return Found(job.name, number, state, '', nodes, elapsed, folder, code)
+  place = _folder(folder)
+  return Found(job.name, number, state, '', nodes, elapsed, place, code)
+
+
+def _rows(program, text, pattern):
+  """The fields of each line of a table.
+
+  A line that is none, such as a warning, is left out beside one that is; alone
+  it may stand for a job, and one that is not seen would be started twice.
+
+  Raises:
+    CallError: there are lines, and none of them is of the table.
+  """
+  found = [pattern.fullmatch(line) for line in text.splitlines()]
+  rows = [match.groups() for match in found if match]
+  if text.strip() and not rows:
+    raise answers.misread(program, text)
+  return rows
+
+
+def _folder(started):
+  """Of the script and log of a job, by that in which it starts."""
+  return str(pathlib.Path(started).parent)
 
 
 def _unaccounted(job):
   """A job of which SLURM keeps no account: what its script has left."""
   if 'id' not in job.state:
     return None
-  left = pathlib.Path(job.state['folder']) / slurm_script.EXIT_CODE
-  code = errors.DeviceError.exit_code
-  if left.exists():
-    code = int(left.read_text())
+  code = left(job.state['folder'])
+  if code is None:
+    code = errors.DeviceError.exit_code
   return Found(
     job.name,
     job.state['id'],
@@ -216,6 +245,15 @@ def _unaccounted(job):
     job.state['folder'],
     code,
   )
+
+
+def left(folder):
+  """The exit code that the script of a job has left, or None."""
+  try:
+    text = (pathlib.Path(folder) / slurm_script.EXIT_CODE).read_text()
+    return int(text)
+  except (FileNotFoundError, ValueError):  # cut short, by a disk that is full
+    return None
 
 
 def restarts(number):
@@ -242,5 +280,9 @@ def submit(job, argv, say):
       if found and found.is_live:
         return found.id
     else:
-      return text.strip().split(';')[0]  # ID;CLUSTER
+      found = [_NUMBER.fullmatch(line.strip()) for line in text.splitlines()]
+      numbers = [match[1] for match in found if match]
+      if not numbers:
+        raise answers.misread('sbatch', text)
+      return numbers[-1]  # notes of the cluster may be before it
   raise AssertionError(argv)

@@ -11,6 +11,7 @@ import sys
 from t5x_lite.launch import jobs
 
 NAME = 'job.sh'
+FILES = 'files'  # where the ranks start, with what the job takes along
 LOG = 'log.txt'
 EXIT_CODE = 'exit_code'  # written once it has ended for good
 _WAIT = 120  # seconds for the other ranks to end once one has ended
@@ -27,7 +28,7 @@ tell() {{  # by scancel: on TERM srun itself would kill its ranks
 trap tell TERM
 trap 'stopping=1; tell' USR1  # by `t5x_lite launch stop`
 
-rm -f {exit_code}
+rm -f "$place/{exit_code}"
 {srun} &
 while :; do
   heard=
@@ -49,7 +50,8 @@ case $code in
     fi
     ;;
 esac
-echo $code > {exit_code}
+echo $code > "$place/{exit_code}.new"  # whole or not at all
+mv -f "$place/{exit_code}.new" "$place/{exit_code}"
 exit $code
 """
 
@@ -58,11 +60,12 @@ def script(job):
   """The text of the script of a Job.
 
   Options that are words are in it; `sbatch` is told the folder, which is a path
-  and may have any character.
+  and may have any character. It starts beside the job's files, not among them:
+  one may be called as the script or the log are.
   """
   lines = ['#!/bin/bash']
   lines += [f'#SBATCH --{option}' for option in options(job)]
-  lines += ['', 'export PYTHONUNBUFFERED=1']
+  lines += ['', 'place=${PWD%/*}', 'export PYTHONUNBUFFERED=1']
   lines += [
     f'export {n}={shlex.quote(v)}' for n, v in job.config['env'].items()
   ]
@@ -106,7 +109,7 @@ def options(job):
   ]
   return [
     *made,
-    f'output={LOG}',
+    f'output=../{LOG}',
     'open-mode=append',  # a restart goes on with the same log
     'requeue',
     f'signal=B:TERM@{asked["grace"]}',
@@ -134,4 +137,5 @@ def command(job):
 def sbatch(folder):
   """The call that submits the script in a folder."""
   folder = pathlib.Path(folder)
-  return ['sbatch', '--parsable', f'--chdir={folder}', str(folder / NAME)]
+  place = f'--chdir={folder / FILES}'
+  return ['sbatch', '--parsable', place, str(folder / NAME)]

@@ -67,7 +67,9 @@ def launched(capsys, *arguments, code=0):
 def worker(folder, body):
   """A python that runs this instead of what it is given."""
   file = folder / 'worker'
-  file.write_text(f'#!/usr/bin/env python3\nimport os, sys, time\n{body}\n')
+  file.write_text(
+    f'#!/usr/bin/env -S python3 -SE\nimport os, sys, time\n{body}\n'
+  )
   file.chmod(file.stat().st_mode | stat.S_IXUSR)
   return file
 

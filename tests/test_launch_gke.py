@@ -22,6 +22,9 @@ from tests import runs
 
 SLICE = ['--config=v5e_4', '--config.accelerator=v6e-16', '--name=tiny']
 SLICE += ['--config.gke.image=here/t5x_lite:1']
+SLOW = pytest.mark.slow
+ONE = '--config.accelerator=v5e-4'  # and one pod
+TWO = '--config.accelerator=v4-16'
 STUB = ['train', '--gin_file=t5/1_1_small', '--workdir=gs://bucket/runs/tiny']
 
 
@@ -103,7 +106,6 @@ def test_the_manifest_of_two_slices():
     'gke.grace=25',
     'gke.claim=nfs',
     'shared_folders=/nfs',
-    'capacity=spot',
     'delete_when_done=True',
     'env.A=$(PATH) $x',
     files=files,
@@ -113,10 +115,11 @@ def test_the_manifest_of_two_slices():
   assert config_map['binaryData'] == {'file1': '/wA='}
   assert job_set['metadata']['labels'] == {'kueue.x-k8s.io/queue-name': 'team'}
   spec = job_set['spec']
+  assert 'suspend' not in spec  # Kueue says it
   assert spec['ttlSecondsAfterFinished'] == 3600
   pod = spec['replicatedJobs'][0]['template']['spec']['template']['spec']
   assert pod['nodeSelector']['cloud.google.com/reservation-name'] == 'mine'
-  assert pod['tolerations'][0]['key'] == 'cloud.google.com/gke-spot'
+  assert 'tolerations' not in pod
   assert pod['serviceAccountName'] == 'trainer'
   assert pod['terminationGracePeriodSeconds'] == 25
   assert pod['hostNetwork'] is True
@@ -130,6 +133,24 @@ def test_the_manifest_of_two_slices():
     'path': 'more/v.model',
   }
   assert pod['volumes'][1]['persistentVolumeClaim'] == {'claimName': 'nfs'}
+
+
+@pytest.mark.parametrize(
+  'name, label', [('v3-8', 'tpu-v3-device'), ('v3-32', 'tpu-v3-slice')]
+)
+def test_one_host_of_v3_has_a_label_of_its_own(name, label):
+  (job_set,) = made('v5e_4', f'accelerator={name}')
+  job = job_set['spec']['replicatedJobs'][0]['template']['spec']
+  selector = job['template']['spec']['nodeSelector']
+  assert selector['cloud.google.com/gke-tpu-accelerator'] == label
+
+
+def test_spot_capacity():
+  (job_set,) = made('v6e_64', 'capacity=spot')
+  job = job_set['spec']['replicatedJobs'][0]['template']['spec']
+  pod = job['template']['spec']
+  assert pod['nodeSelector']['cloud.google.com/gke-spot'] == 'true'
+  assert pod['tolerations'][0]['key'] == 'cloud.google.com/gke-spot'
 
 
 def test_ends_are_told_apart():
@@ -195,6 +216,18 @@ def test_too_much_for_a_config_map():
     (['--config.gke.image=a;id'], 'not a name at --config.gke.image'),
     (['--config.gke.namespace=$(id)'], 'not a name'),
     (['--name=`id`'], 'not a name of a job'),
+    (['--config.gke.namespace=a/b'], 'not a name in Kubernetes at'),
+    (['--config.gke.namespace=a.b'], 'expected small letters, digits and -'),
+    (['--config.gke.namespace='], 'no namespace at --config.gke.namespace'),
+    (['--config.gke.service_account=A_B'], 'not a name in Kubernetes at'),
+    (['--config.gke.queue=a/b'], 'not a name in Kubernetes at'),
+    (['--config.capacity=reserved'], 'needs a reservation at --config.cap'),
+    (
+      ['--config.capacity=spot', '--config.gke.reservation=r'],
+      'spot capacity is never of a reservation',
+    ),
+    (['--config.gke.reservation=A_b'], 'not a name of a reservation'),
+    (['--config.project=mine'], 'launch gke takes no project'),
     (['--config.gke.nmespace=a'], 'did you mean namespace?'),
     (['--config.accelerator=v6e-17'], 'fix: v6e-16'),
   ],
@@ -212,7 +245,7 @@ def test_a_local_workdir_is_refused(cloud, say):
 def test_a_dry_run_shows_what_a_launch_does(cloud, say):
   said = say('gke', *SLICE, '--dry_run', '--', *STUB)
   assert not cloud.calls()
-  launch(say, cloud, 'pass')
+  launch(say, cloud, 'pass', '--detach')
   applied = [argv for argv in cloud.calls() if 'apply' in argv]
   assert len(applied) == 2 and '--dry-run=server' in applied[0]
   for argv in applied:
@@ -264,6 +297,24 @@ def test_a_request_that_the_cluster_refuses(cloud, say, text, said):
   )
 
 
+@pytest.mark.parametrize(
+  'call, answer',
+  [
+    ('get jobset', '<html>Log in</html>'),
+    ('get jobset', '[]'),
+    ('get pods', '{}'),
+    ('get events', '{"items": [{}]}'),
+  ],
+)
+def test_an_answer_that_is_none(cloud, say, call, answer):
+  one = '{"metadata": {}, "spec": {}}'
+  none = '{"items": []}'
+  cloud.plan(answers={'get jobset': one, 'get pods': none, call: answer})
+  said = say('status', 'a', '--backend=gke', *SLICE[:2], SLICE[-1], code=6)
+  assert f'the answer of kubectl {call} is not understood' in said
+  assert f"got '{answer}'" in said and len(said.splitlines()) == 1
+
+
 @pytest.mark.slow
 def test_a_wrong_context_and_namespace(cloud, say):
   said = launch(say, cloud, 'pass', '--config.gke.context=no', code=6)
@@ -277,7 +328,7 @@ def test_a_wrong_context_and_namespace(cloud, say):
 def test_a_cluster_that_answers_the_third_time(cloud, say, monkeypatch):
   monkeypatch.setattr(calls.time, 'sleep', lambda _: None)
   away = 'Unable to connect to the server: dial tcp: i/o timeout'
-  said = launch(say, cloud, 'print("ran")', get=[away, away])
+  said = launch(say, cloud, 'print("ran")', ONE, get=[away, away])
   assert said.count('the cluster does not answer; trying again') == 2
   assert 'tiny: Completed' in said
 
@@ -293,9 +344,10 @@ def test_a_cluster_that_answers_the_third_time(cloud, say, monkeypatch):
       },
       'no node takes it: is there a node pool of this TPU and topology',
     ),
-    (
+    pytest.param(
       {'reason': 'ImagePullBackOff', 'message': 'Back-off pulling image'},
       'the image cannot be read: --config.gke.image',
+      marks=SLOW,
     ),
     (
       {
@@ -309,7 +361,7 @@ def test_a_cluster_that_answers_the_third_time(cloud, say, monkeypatch):
   ids=['unschedulable', 'image', 'quota'],
 )
 def test_pods_that_wait_say_why(cloud, say, wait, said):
-  launch(say, cloud, 'pass', '--detach', wait=wait | {'seconds': 60})
+  launch(say, cloud, 'pass', ONE, '--detach', wait=wait | {'seconds': 60})
   for _ in range(50):
     text = say('status', 'tiny')
     if said in text:
@@ -333,13 +385,13 @@ print('rank', rank, 'start', start, flush=True)
 
 
 def test_a_job_to_its_end(cloud, say):
-  said = launch(say, cloud, COUNTED)
-  for rank in range(4):
+  said = launch(say, cloud, COUNTED, TWO)
+  for rank in range(2):
     assert said.count(f'[{rank}] rank {rank} start 0') == 1
   assert 'tiny: Completed' in say('status', 'tiny')
-  assert say('logs', 'tiny').count('start 0') == 4
+  assert say('logs', 'tiny').count('start 0') == 2
   # The same launch again replaces what has ended.
-  assert 'is replaced' in launch(say, cloud, COUNTED)
+  assert 'is replaced' in launch(say, cloud, COUNTED, TWO, '--detach')
 
 
 @pytest.mark.slow
@@ -361,12 +413,9 @@ def test_values_reach_the_pods_as_they_are(cloud, say):
   """Nothing in them is run, nor taken for a variable of Kubernetes."""
   bad = 'a"b\'c $(touch bad) $(PYTHONUNBUFFERED) `touch bad` $$ ;touch bad\n*'
   body = 'print(repr(os.environ["X"]), repr(sys.argv[3:5]))'
-  said = launch(say, cloud, body, f'--config.env.X={bad}')
+  said = launch(say, cloud, body, ONE, f'--config.env.X={bad}')
   assert said.count(f"[0] {bad!r} ['train', ") == 1
   assert not list(cloud.folder.parent.rglob('bad'))
-
-
-SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
@@ -374,7 +423,7 @@ SLOW = pytest.mark.slow
 )
 def test_an_end_for_good_is_not_repeated(cloud, say, code):
   body = f'{COUNTED}\nif rank == 1: sys.exit({code})\ntime.sleep(60)'
-  said = launch(say, cloud, body, '--config.gke.grace=1', code=code)
+  said = launch(say, cloud, body, TWO, '--config.gke.grace=1', code=code)
   assert 'tiny: Failed' in said and f'failed with exit code {code}' in said
   assert 'start 1' not in said
 
@@ -384,8 +433,8 @@ def test_an_end_for_good_is_not_repeated(cloud, say, code):
   ['sys.exit(6)', pytest.param('os.kill(os.getpid(), 9)', marks=SLOW)],
 )
 def test_what_may_go_well_is_started_again(cloud, say, end):
-  body = f'{COUNTED}\nif rank: time.sleep(0.5)\nelif not start: {end}'
-  said = launch(say, cloud, body)
+  body = f'{COUNTED}\nif not start: {end}'
+  said = launch(say, cloud, body, ONE)
   assert 'started again 1 times, 1 of 10 that count' in said
   assert '[0] rank 0 start 1' in said and 'Completed' in said
 
@@ -416,10 +465,10 @@ time.sleep(60)
 
 def test_preemption_is_no_restart_that_counts(cloud, say):
   event = {'do': 'preempt', 'rank': 0, 'grace': 5, 'log': 'runs', 'after': 1}
-  said = launch(say, cloud, SAVES, '--config.restarts=0', events=[event])
+  said = launch(say, cloud, SAVES, TWO, '--config.restarts=0', events=[event])
   assert 'started again 1 times, 0 of 0 that count' in said
   saved = [f.read_text().count('saved') for f in cloud.folder.glob('*.log')]
-  assert sum(saved) == 4 and 'Completed' in said
+  assert sum(saved) == 2 and 'Completed' in said
 
 
 @pytest.mark.slow
@@ -434,23 +483,56 @@ def test_a_pod_without_memory_is_told(cloud, say):
 
 
 def test_stop_suspends_and_launch_goes_on(cloud, say):
-  launch(say, cloud, SAVES, '--detach')
+  launch(say, cloud, SAVES, TWO, '--detach')
   for _ in range(100):
-    if (
-      'Running' in say('status', 'tiny')
-      and say('logs', 'tiny').count('runs') == 4
-    ):
+    said = [file.read_text() for file in cloud.folder.glob('*.log')]
+    if ''.join(said).count('runs') == 2:
       break
     time.sleep(0.05)
+  assert 'Running' in say('status', 'tiny')
   assert 'the job runs' in say('delete', 'tiny', code=2)
   said = say('stop', 'tiny')
   assert 'saves and ends' in said and 'nodes cost money' in said
   assert 'Suspended' in say('status', 'tiny')
-  time.sleep(1)
-  said = launch(say, cloud, SAVES)
+  time.sleep(0.4)
+  said = launch(say, cloud, SAVES, TWO)
   assert '[0] rank 0 start 1' in said and 'Completed' in said
   said = say('delete', 'tiny')
   assert 'is deleted' in said and 'nodes cost money' in said
+  assert not cloud.read('kubernetes.json')['sets']
+
+
+def test_a_watched_job_that_is_deleted(cloud, say, monkeypatch):
+  """It stays forgotten, and who watches it is told."""
+  launch(say, cloud, 'time.sleep(60)', ONE, '--config.gke.grace=1', '--detach')
+  sleep = time.sleep
+
+  def delete(seconds):
+    monkeypatch.setattr(gke.time, 'sleep', sleep)
+    job = jobs.find('tiny')
+    gke.delete(job, True, print)
+
+  monkeypatch.setattr(gke.time, 'sleep', delete)
+  said = say('watch', 'tiny', code=6)
+  assert 'the job was deleted while it was watched at tiny' in said
+  assert 'no job was launched here' in say('status')
+
+
+def test_a_queue_of_kueue(cloud, say):
+  queued = [ONE, '--config.gke.queue=team']
+  launch(say, cloud, 'print("ran")', *queued, '--detach')
+  said = launch(say, cloud, 'print("ran")', *queued)
+  assert 'going on with it' in said
+  assert 'Queued; it waits in the queue team' in said
+  assert '[0] ran' in said and 'Completed' in said
+  applied = [argv for argv in cloud.calls() if 'apply' in argv]
+  assert len(applied) == 2  # and one of them was a dry run
+
+
+def test_stop_takes_out_of_a_queue(cloud, say):
+  launch(say, cloud, '', ONE, '--config.gke.queue=team', '--detach', looks=99)
+  said = say('stop', 'tiny')
+  assert 'out of the queue' in said and 'saved' not in said
   assert not cloud.read('kubernetes.json')['sets']
 
 

@@ -78,7 +78,7 @@ def test_the_script():
     '#SBATCH --mem=0',
     '#SBATCH --time=24:00:00',
     '#SBATCH --partition=gpus',
-    '#SBATCH --output=log.txt',
+    '#SBATCH --output=../log.txt',
     '#SBATCH --open-mode=append',
     '#SBATCH --requeue',
     '#SBATCH --signal=B:TERM@120',
@@ -123,6 +123,9 @@ def test_values_reach_the_ranks_as_they_are(cloud, say):
     (['--config.capacity=spot'], 'SLURM has no such capacity'),
     (['--config.slurm.time=soon'], 'not a time limit'),
     (['--config.slurm.time=1:2:3:4'], 'not a time limit'),
+    (['--config.slurm.grace=0'], 'expected 1 or more seconds'),
+    (['--config.zone=us-a'], 'SLURM has no zone'),
+    (['--config.project=p'], 'SLURM has no project'),
     (['--config.slurm.partition=a;id'], 'not a name at --config.slurm.part'),
     (['--config.slurm.qos=$(id)'], 'not a name'),
     (['--name=a$(id)'], 'not a name of a job'),
@@ -132,6 +135,30 @@ def test_values_reach_the_ranks_as_they_are(cloud, say):
 def test_what_slurm_does_not_take(cloud, say, options, said):
   assert said in say('slurm', *TINY, *options, '--', *STUB, code=2)
   assert not cloud.calls()
+
+
+@pytest.mark.parametrize(
+  'constraint, fine',
+  [
+    ('[rack1*2&rack2*4]', True),
+    ('(knl&a100)|h100', True),
+    ('a b', False),
+    ('a\n', False),
+    ('a;id', False),
+    ('"a"', False),
+    ('a #', False),
+  ],
+)
+def test_constraints(constraint, fine):
+  config = jobs.spec(accelerator='gpu-8', slurm={'constraint': constraint})
+  job = jobs.Job('a', 'slurm', config.to_dict(), ['train'])
+  if not fine:
+    with pytest.raises(errors.ConfigError, match='not a constraint'):
+      slurm.check(config, job.accelerator)
+    return
+  slurm.check(config, job.accelerator)
+  line = f'#SBATCH --constraint={constraint}\n'
+  assert line in slurm_script.script(job)
 
 
 def test_a_relative_workdir_is_refused(cloud, say):
@@ -148,6 +175,19 @@ def test_a_dry_run_shows_what_a_launch_does(cloud, say):
   for line in script.replace(python, sys.executable).splitlines():
     assert line in said
   assert shlex.join(cloud.calls('sbatch')[0]) in said
+
+
+def test_files_of_the_names_of_ours(cloud, say, tmp_path):
+  """They lie in a folder of their own."""
+  names = 'job.sh', 'log.txt', 'exit_code'
+  for name in names:
+    (tmp_path / name).write_text(f'mine: {name}\n')
+  body = f'print([open(n).read() for n in {names}])'
+  option = f'--config.files={",".join(names)}'
+  said = launch(say, cloud, body, option)
+  assert all(f'mine: {name}' in said for name in names)
+  folder = tmp_path / '.t5x_lite_jobs' / 'tiny'
+  assert (folder / 'exit_code').read_text() == '0\n'
 
 
 # -- what SLURM says ----------------------------------------------------------
@@ -195,6 +235,28 @@ def test_a_controller_that_answers_late_gets_one_job(cloud, say, monkeypatch):
   assert said.count('does not answer; trying again') == 2
   assert len(cloud.read('slurm.json')) == 1
   assert 'is SLURM job' in said
+
+
+@pytest.mark.parametrize('program', ['squeue', 'sacct', 'sbatch'])
+def test_an_answer_that_is_none(cloud, say, program):
+  """Nothing is put in a queue of which nobody knows what is in it."""
+  said = launch(say, cloud, '', answers={program: 'NOTE: down at noon'}, code=6)
+  assert f'the answer of {program} is not understood' in said
+  assert len(cloud.calls('sbatch')) == (program == 'sbatch')
+
+
+def test_notes_of_the_cluster_are_no_job(cloud, say):
+  notes = ['NOTE: down at noon', '1 of 2|nodes|are|down|at|noon']
+  launch(say, cloud, 'time.sleep(60)', '--detach', notes=notes)
+  (number,) = cloud.read('slurm.json')
+  assert f'tiny (SLURM job {number})' in say('status', 'tiny')
+
+
+def test_an_exit_code_that_was_cut_short(tmp_path):
+  assert slurm_queue.left(tmp_path) is None
+  for text, code in {'': None, '3\n': 3}.items():
+    (tmp_path / 'exit_code').write_text(text)
+    assert slurm_queue.left(tmp_path) == code
 
 
 def test_a_job_that_waits_says_why(cloud, say):
@@ -307,6 +369,22 @@ def test_stop_lets_it_save_and_end(cloud, say):
   assert said.count('saved') == 2 and 'stopped as asked' in said
   assert len(cloud.calls('srun')) == 1
   assert 'log stay in' in say('delete', 'tiny')
+  assert 'no job was launched here' in say('status')
+
+
+def test_a_watched_job_that_is_deleted(cloud, say, monkeypatch):
+  """It stays forgotten, and who watches it is told."""
+  launch(say, cloud, 'print(1, flush=True); time.sleep(60)', '--detach')
+  sleep = time.sleep
+
+  def delete(seconds):
+    monkeypatch.setattr(slurm.time, 'sleep', sleep)
+    job = jobs.find('tiny')
+    slurm.delete(job, True, print)
+
+  monkeypatch.setattr(slurm.time, 'sleep', delete)
+  said = say('watch', 'tiny', code=6)
+  assert 'the job was deleted while it was watched at tiny' in said
   assert 'no job was launched here' in say('status')
 
 
@@ -447,7 +525,7 @@ FAULTS = {
   'a rank dies in a save': {
     'do': 'kill_task',
     'task': 1,
-    'path': '../../runs/tiny/checkpoints/*tmp*',
+    'path': '../../../runs/tiny/checkpoints/*tmp*',
   },
   'preempted in a step': {'do': 'preempt', 'grace': 60, 'log': 'step 4/'},
   'a node fails': {'do': 'node_fail', 'log': 'step 5/'},

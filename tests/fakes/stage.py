@@ -1,7 +1,8 @@
 """What fake programs share: state on disk, faults, and processes to end.
 
 All of it lies in the folder that FAKE_CLOUD names. `faults.json` is a plan: the
-name of a call to a list, of which each call takes the first, null for none.
+name of a call to a list, of which each call takes the first, null for none;
+`answers`: of a call, what it prints each time, instead of an answer.
 """
 
 import contextlib
@@ -48,6 +49,14 @@ def fault(call):
   with state('faults.json', {}) as plan:
     waiting = plan.get(call) or []
     return waiting.pop(0) if waiting else None
+
+
+def answer(call):
+  """Prints what is planned for a call to say instead, and ends well."""
+  waiting = plan('answers', {}).get(call)
+  if waiting is not None:
+    print(waiting)
+    sys.exit(0)
 
 
 def plan(name, default=None):
