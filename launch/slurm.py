@@ -63,13 +63,6 @@ def check(config, accelerator):
         got=config[field],
         fix='choose by --config.slurm.partition, .qos or .constraint',
       )
-  if config.slurm.grace < 1:
-    raise errors.ConfigError(
-      'no time to save before the end',
-      where='--config.slurm.grace',
-      got=config.slurm.grace,
-      expected='1 or more seconds',
-    )
   if not _CONSTRAINT.fullmatch(config.slurm.constraint):
     raise errors.ConfigError(
       'not a constraint',

@@ -65,13 +65,6 @@ def check(config, accelerator):
     raise errors.ConfigError(
       'not a port', where='--config.tpu_vm.port', got=vm.port
     )
-  if vm.wait < 1:
-    raise errors.ConfigError(
-      'no time to wait for TPUs',
-      where='--config.tpu_vm.wait',
-      got=vm.wait,
-      expected='1 hour or more',
-    )
   shipping.check_wheel(config)
 
 

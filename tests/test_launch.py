@@ -81,6 +81,7 @@ def test_fields_change_by_options():
     ('restarts=-1', 'expected 0 to 1,000,000'),
     ('restarts=100000000000', 'wrong count'),
     ('arrival_timeout=0', 'expected 1 to'),
+    ('tpu_vm.wait=0', 'at --config.tpu_vm.wait; got 0, expected 1 to'),
     ('slices=99999999999', 'expected 1 to 1024 slices'),
     ('env=A=1', 'fix: --config.env.FIELD=VALUE'),
     ('zone=us-west4', 'expected us-west4-a'),

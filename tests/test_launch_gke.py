@@ -210,7 +210,7 @@ def test_too_much_for_a_config_map():
     (['--config.shared_folders=/nfs'], 'a shared folder needs the volume'),
     (
       ['--config.shared_folders=nfs', '--config.gke.claim=nfs'],
-      'expected one full path',
+      'has a path from the root',
     ),
     (['--config.gke.claim=nfs'], 'a shared folder needs the volume'),
     (['--config.gke.image=a;id'], 'not a name at --config.gke.image'),
