@@ -1,0 +1,108 @@
+"""What users of `launch` get wrong, and the one line that they are told."""
+
+import pytest
+
+from t5x_lite import cli
+
+TRAIN = 'train', '--gin_file=t5/1_1_small', '--workdir=gs://b/runs/small'
+TPU = 'tpu_vm', '--config=v5e_256'
+FITS = '--gin.Mesh.data=1', '--gin.Mesh.fsdp=-1'
+# What comes before `--` and after it: what the line says.
+WRONG = {
+  'an accelerator that is none': (
+    [*TPU, '--config.accelerator=v5-256'],
+    TRAIN,
+    ['no such accelerator', 'did you mean v5p-256?'],
+  ),
+  'a size that is none': (
+    [*TPU, '--config.accelerator=v5e-200'],
+    TRAIN,
+    ['no slice of v5e has 200 chips', '128, 256', 'fix: v5e-256'],
+  ),
+  'a place that is none': (['tpuvm'], TRAIN, ['did you mean tpu_vm?']),
+  'no job spec': (['tpu_vm'], TRAIN, ['required: --config']),
+  'a job spec that is none': (
+    ['gke', '--config=v5e_265'],
+    TRAIN,
+    ['no such job spec', 'did you mean v5e_256?'],
+  ),
+  'a field that is none': (
+    [*TPU, '--config.zonne=us-west4-a'],
+    TRAIN,
+    ['no such field', 'did you mean zone?'],
+  ),
+  'no zone': ([*TPU, '--config.zone='], TRAIN, ['no zone', 'locations list']),
+  'a region for a zone': (
+    [*TPU, '--config.zone=us-west4'],
+    TRAIN,
+    ['--config.zone', 'expected us-west4-a'],
+  ),
+  'a mesh that does not divide the slice': (
+    TPU,
+    [*TRAIN, '--gin.Mesh.data=1', '--gin.Mesh.tensor=3'],
+    ['does not fit 256 devices', 'fix: --gin.Mesh.'],
+  ),
+  'a batch that does not divide': (
+    TPU,
+    [*TRAIN, '--gin.Run.batch_size=100'],
+    ['100 rows', 'a multiple of 256', 'use 256'],
+  ),
+  'a workdir that is local': (
+    TPU,
+    [*TRAIN[:2], '--workdir=runs/small'],
+    ['--workdir is local, and 64 machines are to share it', 'gs://BUCKET'],
+  ),
+  'no workdir': (TPU, TRAIN[:2], ['no --workdir']),
+  'a corpus that is local': (
+    TPU,
+    [*TRAIN, '--corpus=/texts/my.txt'],
+    ['cannot read this corpus', 'gs://BUCKET'],
+  ),
+  'no command': (TPU, [], ['no command to start', 'train']),
+  'a command that is none': (TPU, ['trian'], ['did you mean train?']),
+  'a wrong option of the command': (
+    TPU,
+    [*TRAIN, '--gin.Run.stepz=3'],
+    ['stepz', 'did you mean', 'steps'],
+  ),
+  'a place that is told': (
+    TPU,
+    [*TRAIN, '--process_count=2'],
+    ['launch gives each process its place itself'],
+  ),
+  'a name that no cloud takes': (
+    [*TPU, '--name=My_Run'],
+    TRAIN,
+    ['not a name of a job', 'fix: --name=my-run'],
+  ),
+  'TPUs of SLURM': (
+    ['slurm', '--config=v5e_4'],
+    TRAIN,
+    ['--config.accelerator', 'tpu_vm'],
+  ),
+  'GPUs of TPU VMs': (
+    ['tpu_vm', '--config=gpu_8', '--config.zone=us-west4-a'],
+    TRAIN,
+    ['tpu_vm has TPUs only', 'slurm'],
+  ),
+  'no image': (['gke', '--config=v5e_4'], TRAIN, ['no image']),
+}
+
+
+@pytest.mark.parametrize('before, after, said', WRONG.values(), ids=WRONG)
+def test_wrong_inputs_are_told_in_a_line(
+  before, after, said, capsys, monkeypatch, tmp_path
+):
+  monkeypatch.setenv('T5X_LITE_STATE', str(tmp_path))
+  assert cli.main(['launch', *before, '--dry_run', '--', *after]) == 2
+  out, err = capsys.readouterr()
+  assert not out and err.startswith('t5x_lite: ') and err.count('\n') == 1
+  assert all(part in err for part in said), err
+  assert not list(tmp_path.rglob('*.json'))
+
+
+def test_what_is_right_is_shown_and_nothing_done(capsys, monkeypatch, tmp_path):
+  monkeypatch.setenv('T5X_LITE_STATE', str(tmp_path))
+  assert cli.main(['launch', *TPU, '--dry_run', '--', *TRAIN, *FITS]) == 0
+  assert 'nothing is done' in capsys.readouterr().out
+  assert not list(tmp_path.rglob('*.json'))
