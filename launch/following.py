@@ -6,6 +6,7 @@ import time
 
 from t5x_lite.launch import calls
 from t5x_lite.launch import gcloud
+from t5x_lite.launch import leaving
 from t5x_lite.launch import queueing
 from t5x_lite.launch import vms
 
@@ -189,7 +190,7 @@ def follow(job, found, statuses, bring, say):
   try:
     return _watch(job, found, tails, bring, say)
   except calls.CallError as e:
-    if e.fault is not queueing.DELETED:
+    if e.fault is not leaving.DELETED:
       e.add_note(
         f'{job.name} is left as it is, and not followed any more; t5x_lite'
         f' launch status {job.name}'
@@ -233,7 +234,7 @@ def _look(job, told, say):
   try:
     why = queueing.gone(job)
   except calls.CallError as e:
-    if e.fault is queueing.DELETED:
+    if e.fault is leaving.DELETED:
       raise
     if told is None:
       say(f'cannot see how the TPUs are: {e.what}; the job goes on')

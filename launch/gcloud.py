@@ -7,6 +7,7 @@ and fields are those of the Google Cloud CLI and of the Cloud TPU API, v2.
 import json
 
 from t5x_lite import errors
+from t5x_lite.launch import answers
 from t5x_lite.launch import calls
 
 JOBS = 't5x_lite_jobs'  # in the home folder of each VM
@@ -282,30 +283,20 @@ def ask(argv, say=None, tries=4):
   text = do(argv, NOT_THERE, say, tries)
   if text is None:
     return None
-  try:
-    said = json.loads(text)
-    known = _known(said)
-  except (ValueError, LookupError, TypeError):
-    known = False
-  if not known:
-    raise calls.CallError(
-      "gcloud's answer is not understood",
-      where=calls.shown(argv[:6]),
-      got=repr(text[:100]),
-      expected='JSON that tells a state',
-    )
-  return said
+  return answers.read(calls.shown(argv[:6]), text, _state)
 
 
-def _known(said):
-  """Whether an answer has what we read of it."""
+def _state(text):
+  """An answer, if it has what we read of it."""
+  said = json.loads(text)
   state = said['state']
   if isinstance(state, dict):  # of a request; it holds that of its VMs apart
     state = state['state']
   ends = said.get('networkEndpoints', []) if state == 'READY' else []
-  return bool(state) and all(
-    isinstance(text, str) for text in [state, *(e['ipAddress'] for e in ends)]
-  )
+  texts = [state, *(end['ipAddress'] for end in ends)]
+  if not state or not all(isinstance(x, str) for x in texts):
+    raise ValueError('no state')
+  return said
 
 
 def do(argv, unless, say=None, tries=4):

@@ -12,9 +12,11 @@ from t5x_lite.launch import calls
 from t5x_lite.launch import gke_check
 from t5x_lite.launch import gke_cluster
 from t5x_lite.launch import gke_manifest
+from t5x_lite.launch import leaving
 from t5x_lite.launch import plans
 from t5x_lite.launch import stamps
 
+SHARED = ()
 LOOK = 10.0  # seconds between two looks at the cluster
 DRAIN = 20.0  # and until the last lines of a job that has ended are there
 GONE = 600.0  # and until what is deleted is gone
@@ -68,7 +70,7 @@ def submit(job, follow, say):
     pods = job.accelerator.processes
     say(f'{job.name} is in the cluster: JobSet of {pods} pods')
   if not follow:
-    say(f'to follow it: t5x_lite launch watch {job.name}')
+    say(f'{job.name} is launched; {leaving.ways(job)}')
     return 0
   return watch(job, say)
 
@@ -100,11 +102,7 @@ def watch(job, say):
       seen = found is not None
       found = calls.outlast(lambda: gke_cluster.find(job, say), say)
       if seen and found is None:
-        raise errors.DeviceError(
-          'the job was deleted while it was watched',
-          where=job.name,
-          fix='the same launch goes on from what it saved',
-        )
+        raise leaving.deleted(job)
       found = found or _find(job, say)
       for pod in _shown(job, found):
         _follow(job, pod, streams, say)
@@ -121,8 +119,7 @@ def watch(job, say):
         return _end(job, found, say)
       time.sleep(LOOK)
   except KeyboardInterrupt:
-    say(f'left; the job goes on: t5x_lite launch watch {job.name}')
-    return errors.INTERRUPTED
+    return leaving.left(job, say)
   finally:
     for stream in streams.values():
       stream.end()

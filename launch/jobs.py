@@ -31,8 +31,8 @@ _PATH = re.compile(r'[^\n\0]+'), 'a path'
 _FORMS = {  # of fields of text that have another than a word
   'zone': (re.compile(r'([a-z]+-)+[a-z]+\d+-[a-z]', re.ASCII), 'us-west4-a'),
   'constraint': (
-    re.compile(r'[-\w.&|,*:=!()\[\]]+', re.ASCII),
-    'features with & | ( ) [ ] * between',
+    re.compile(r'[-\w.:&|,*()\[\]]+', re.ASCII),
+    'features, and & | , * ( ) [ ] between them',
   ),
   'wheel': _PATH,
   'python': _PATH,

@@ -11,6 +11,7 @@ from t5x_lite.launch import calls
 from t5x_lite.launch import following
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import jobs
+from t5x_lite.launch import leaving
 from t5x_lite.launch import queueing
 from t5x_lite.launch import shipping
 from t5x_lite.launch import vms
@@ -27,7 +28,7 @@ def keep(job, follow, say, again):
       statuses, bring = _start(job, found, say, again)
       started = True
       if not follow:
-        say(f'{job.name} is started; {_ways(job)}')
+        say(f'{job.name} is launched; {leaving.ways(job)}')
         say(queueing.still_costs(job))
         return 0
       statuses = following.follow(job, found, statuses, bring, say)
@@ -40,7 +41,7 @@ def keep(job, follow, say, again):
       why = str(e)
     except KeyboardInterrupt:
       if started:
-        say(f'{job.name} goes on without us; {_ways(job)}')
+        leaving.left(job, say)
         say(queueing.still_costs(job))
       else:
         say(
@@ -51,10 +52,6 @@ def keep(job, follow, say, again):
       return errors.INTERRUPTED
     _renew(job, why, say)
     again = True
-
-
-def _ways(job):
-  return f't5x_lite launch watch, status, logs or stop {job.name}'
 
 
 def _renew(job, why, say):

@@ -7,6 +7,7 @@ from t5x_lite import errors
 from t5x_lite.launch import calls
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import jobs
+from t5x_lite.launch import leaving
 from t5x_lite.launch import vms
 
 POLL = 15.0  # seconds between two looks while waiting
@@ -18,7 +19,6 @@ DEAD = 'FAILED', 'SUSPENDING', 'SUSPENDED', 'DELETING'
 LOST = 'PREEMPTED', 'TERMINATED', 'STOPPING', 'STOPPED', 'DELETING', 'HIDDEN'
 # Of those, what Google Cloud does, and not a person.
 TAKEN = 'PREEMPTED', 'TERMINATED'
-DELETED = calls.Fault((), 'the job was deleted elsewhere, and is left so')
 MEANS = {
   'CREATING': 'the request is looked at',
   'ACCEPTED': 'in the queue; it costs nothing yet',
@@ -111,7 +111,8 @@ def gone(job):
       time.sleep(POLL)
       said = request(job)
       if by_hand(said) or state(said) not in DEAD:
-        raise _taken(job, f'TPU VM {name} is {now}, not by Google Cloud')
+        why = f'TPU VM {name} is {now}, not by Google Cloud'
+        raise leaving.deleted(job, why)
       return f'queued resource {state(said)}'
   return None
 
@@ -132,24 +133,14 @@ def wanted(job):
   """Raises what `deleted` gives if another command has deleted the job."""
   kept = jobs.find(job.name)
   if kept is None or 'deleted' in kept.state:
-    raise _taken(job, f't5x_lite launch delete {job.name} was given')
+    raise leaving.deleted(job, f't5x_lite launch delete {job.name} was given')
 
 
 def deleted(job, said):
   """The CallError of a request that somebody took away."""
   now = 'gone' if said is None else state(said)
-  return _taken(job, f'the queued resource is {now}, and not by Google Cloud')
-
-
-def _taken(job, why):
-  error = calls.CallError(
-    DELETED.what,
-    where=job.name,
-    got=why,
-    fix='the command by which it was launched, to have it again',
-  )
-  error.fault = DELETED
-  return error
+  why = f'the queued resource is {now}, and not by Google Cloud'
+  return leaving.deleted(job, why)
 
 
 # -- getting ------------------------------------------------------------------

@@ -13,15 +13,16 @@ import time
 from t5x_lite import errors
 from t5x_lite.launch import calls
 from t5x_lite.launch import jobs
+from t5x_lite.launch import leaving
 from t5x_lite.launch import plans
 from t5x_lite.launch import slurm_queue
 from t5x_lite.launch import slurm_script
 
+SHARED = ('/',)  # SLURM users launch from what all nodes see
 READ = 1.0  # seconds between two looks at the log
 LOOK = 15.0  # and at the queue, which thousands may ask
 _TIME = re.compile(r'(\d+-)?\d+(:\d+){0,2}', re.ASCII)
-# Features, and what joins them; `sbatch` alone reads it, and no shell.
-_CONSTRAINT = re.compile(r'[-\w.:&|,*()\[\]]*', re.ASCII)
+_UNKNOWN = {'capacity': 'on_demand', 'zone': '', 'project': ''}
 _RANK = re.compile(r'^ *(\d+): ?')  # as `srun --label` writes it
 
 
@@ -39,36 +40,20 @@ def check(config, accelerator):
       expected='GPUs of a node such as gpu-8 or h100-8',
       fix='launch tpu_vm or launch gke for TPUs',
     )
-  if config.capacity != 'on_demand':
-    raise errors.ConfigError(
-      'SLURM has no such capacity',
-      where='--config.capacity',
-      got=config.capacity,
-      expected='on_demand',
-      fix='choose by --config.slurm.partition, .qos or .constraint',
-    )
-  if not _TIME.fullmatch(config.slurm.time):
-    raise errors.ConfigError(
-      'not a time limit',
-      where='--config.slurm.time',
-      got=repr(config.slurm.time),
-      expected='HOURS:MINUTES:SECONDS, DAYS-HOURS or minutes',
-    )
-
-  for field in ('zone', 'project'):
-    if config[field]:
+  for field, usual in _UNKNOWN.items():
+    if config[field] != usual:
       raise errors.ConfigError(
         f'SLURM has no {field}',
         where=f'--config.{field}',
         got=config[field],
         fix='choose by --config.slurm.partition, .qos or .constraint',
       )
-  if not _CONSTRAINT.fullmatch(config.slurm.constraint):
+  if not _TIME.fullmatch(config.slurm.time):
     raise errors.ConfigError(
-      'not a constraint',
-      where='--config.slurm.constraint',
-      got=ascii(config.slurm.constraint),
-      expected='features, and & | , * ( ) [ ] between them, without spaces',
+      'not a time limit',
+      where='--config.slurm.time',
+      got=repr(config.slurm.time),
+      expected='HOURS:MINUTES:SECONDS, DAYS-HOURS or minutes',
     )
 
 
@@ -115,7 +100,7 @@ def submit(job, follow, say):
   else:
     _submit(job, place, say)
   if not follow:
-    say(f'to follow it: t5x_lite launch watch {job.name}')
+    say(f'{job.name} is launched; {leaving.ways(job)}')
     return 0
   return watch(job, say)
 
@@ -184,11 +169,7 @@ def watch(job, say):
       if time.monotonic() >= look or ended.exists():
         found = calls.outlast(lambda: _find(job, say), say)
         if _is_forgotten(job):
-          raise errors.DeviceError(
-            'the job was deleted while it was watched',
-            where=job.name,
-            fix='the same launch goes on from what it saved',
-          )
+          raise leaving.deleted(job)
         if found.state + found.reason != said:
           said = found.state + found.reason
           say(str(found))
@@ -199,8 +180,7 @@ def watch(job, say):
         look = time.monotonic() + LOOK
       time.sleep(READ)
   except KeyboardInterrupt:
-    say(f'left; the job goes on: t5x_lite launch watch {job.name}')
-    return errors.INTERRUPTED
+    return leaving.left(job, say)
   finally:
     _remember(job, log)
 

@@ -3,6 +3,8 @@
 import subprocess
 import threading
 
+from t5x_lite.launch import calls
+
 
 class Stream:
   """A program whose lines, each after a time stamp, are taken as they come.
@@ -20,14 +22,13 @@ class Stream:
       since: a time stamp; lines that are no later were taken before.
     """
     self.last = since
-    self._process = subprocess.Popen(
-      list(map(str, argv)),
+    self._process = calls.start(
+      argv,
       stdin=subprocess.DEVNULL,
       stdout=subprocess.PIPE,
       stderr=subprocess.DEVNULL,
       encoding='utf-8',
       errors='replace',
-      start_new_session=True,
     )
     self._thread = threading.Thread(target=self._read, args=[take], daemon=True)
     self._thread.start()

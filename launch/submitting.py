@@ -12,7 +12,8 @@ from t5x_lite.launch import plans
 from t5x_lite.launch import slurm
 from t5x_lite.launch import tpu_vm
 
-# Each has check, plan, submit, status, logs, watch, stop and delete.
+# Each has check, plan, submit, status, logs, watch, stop and delete; SHARED are
+# the folders of this machine that those of a job see anyway.
 BACKENDS = {'tpu_vm': tpu_vm, 'gke': gke, 'slurm': slurm}
 
 
@@ -33,8 +34,7 @@ def submit(options, run, say):
   started = options.started
   backend.check(config, accelerator)
   shared = config.copy_and_resolve_references()
-  if backend is slurm:  # its nodes see the folders of this one
-    shared.shared_folders = ('/',)
+  shared.shared_folders = (*config.shared_folders, *backend.SHARED)
   bundle.check_paths(started, shared, accelerator)
   if run is not None:
     bundle.check_mesh(run, accelerator)

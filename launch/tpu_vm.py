@@ -20,6 +20,7 @@ from t5x_lite.launch import queueing
 from t5x_lite.launch import shipping
 from t5x_lite.launch import vms
 
+SHARED = ()
 SAVING = 900.0  # seconds that a job may take to save and end
 _PLACE = re.compile(r'[a-z][-a-z0-9]*', re.ASCII)
 

@@ -6,6 +6,7 @@ import json
 import time
 
 from t5x_lite import errors
+from t5x_lite.launch import answers
 from t5x_lite.launch import calls
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import shipping
@@ -91,14 +92,13 @@ def ask(job, vm, verb, say=None, **numbers):
     if e.fault is gcloud.ABSENT:
       return ABSENT
     raise
-  try:
-    status = json.loads(text.splitlines()[-1])
-    status['phase']  # noqa: B018
-    return status
-  except (ValueError, LookupError, TypeError):
-    raise calls.CallError(
-      'not a status', where=str(vm), got=repr(text[-200:])
-    ) from None
+  return answers.read(f'worker.py of {vm}', text, _status)
+
+
+def _status(text):
+  status = json.loads(text.splitlines()[-1])
+  status['phase']  # noqa: B018  it is one, or LookupError
+  return status
 
 
 def each(vms, act):

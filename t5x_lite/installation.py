@@ -62,10 +62,12 @@ def code(modules=()):
   Returns:
     Names as in an installed package, in order, with a short SHA-256 of each.
   """
-  files = {}
-  for package in ('t5x_lite', 't5x_lite.tasks', 't5x_lite.launch'):
-    for folder in importlib.util.find_spec(package).submodule_search_locations:
-      files |= _named(package.replace('.', '/'), folder, '**/*.py')
+  package = pathlib.Path(__file__).resolve().parent
+  files = _named('t5x_lite', package, '**/*.py')
+  for name in ('tasks', 'launch'):  # in the package, or a checkout beside it
+    inside = package / name
+    folder = inside if inside.is_dir() else package.parent / name
+    files |= _named(f't5x_lite/{name}', folder, '**/*.py')
   for module in modules:
     files |= _of_module(*module.split('.'))
   return {

@@ -1,6 +1,7 @@
 """A cloud of fake programs, and what tests ask of a launch through it."""
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -104,6 +105,50 @@ def training(corpus, workdir, **settings):
     f'--workdir={workdir}',
     *runs.options(**settings),
   ]
+
+
+def undisturbed(corpus):
+  """A function of a number of steps: the same training without a cluster."""
+
+  @functools.cache
+  def made(steps):
+    workdir = corpus.parent / f'run-{steps}'
+    command = training(corpus, workdir, Run__steps=steps)
+    runs.complete(2, 1, *command)
+    return workdir
+
+  return made
+
+
+def check_fault(cloud, event, saves, train, direct):
+  """A training that is disturbed ends as one that is not.
+
+  Args:
+    cloud: Cloud.
+    event: of its plan.
+    saves: the folder of checkpoints.
+    train: does it, and gives its workdir and what was said.
+    direct: the workdir of one that nothing disturbs.
+  """
+  cloud.plan(events=[event | {'saves': str(saves)}])
+  workdir, said = train(Run__steps=12)
+  runs.assert_same_state(workdir, direct, 12)
+  assert runs.metrics(workdir) == runs.metrics(direct)
+  lost, seconds = check_recovery(cloud, said, every=3)
+  assert not (lost and event['do'] == 'preempt')
+  print(f'{event["do"]}: {lost} steps made again, {seconds:.1f} s')
+
+
+def check_page(page, backend, count, say, shown):
+  """The commands of a page parse, and what they launch shows something."""
+  found = commands(page)
+  assert len(found) == count
+  for argv in found:
+    if argv[2] == backend:
+      words = [word for word in argv[3:] if word != '--dry_run']
+      assert shown in say(backend, '--dry_run', *words)
+    else:
+      cli.parse(argv[1:])
 
 
 def commands(page):

@@ -1,5 +1,6 @@
 """`launch gke`, through a fake kubectl whose pods are real processes."""
 
+import functools
 import json
 import pathlib
 import shlex
@@ -10,7 +11,6 @@ import time
 import pytest
 
 from t5x_lite import accelerators
-from t5x_lite import cli
 from t5x_lite.launch import calls
 from t5x_lite.launch import gke
 from t5x_lite.launch import gke_manifest
@@ -514,7 +514,7 @@ def test_a_watched_job_that_is_deleted(cloud, say, monkeypatch):
 
   monkeypatch.setattr(gke.time, 'sleep', delete)
   said = say('watch', 'tiny', code=6)
-  assert 'the job was deleted while it was watched at tiny' in said
+  assert 'the job was deleted elsewhere, and is left so at tiny' in said
   assert 'no job was launched here' in say('status')
 
 
@@ -594,17 +594,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def undisturbed(corpus):
-  """The same run without a cluster, by its number of steps."""
-  found = {}
-
-  def made(steps):
-    if steps not in found:
-      found[steps] = workdir = corpus.parent / f'run-{steps}'
-      command = clouds.training(corpus, workdir, Run__steps=steps)
-      runs.complete(2, 1, *command)
-    return found[steps]
-
-  return made
+  return clouds.undisturbed(corpus)
 
 
 def trained(say, cloud, corpus, **settings):
@@ -654,25 +644,12 @@ def test_faults_lose_nothing_that_was_saved(
   cloud, say, corpus, undisturbed, small, event
 ):
   saves = corpus.parent / cloud.folder.parent.name / 'checkpoints'
-  cloud.plan(events=[event | {'saves': str(saves)}])
-  workdir, said = trained(say, cloud, corpus, Run__steps=12)
-  direct = undisturbed(12)
-  runs.assert_same_state(workdir, direct, 12)
-  assert runs.metrics(workdir) == runs.metrics(direct)
-  lost, seconds = clouds.check_recovery(cloud, said, every=3)
-  assert not (lost and event['do'] == 'preempt')
-  print(f'{event["do"]}: {lost} steps made again, {seconds:.1f} s')
+  train = functools.partial(trained, say, cloud, corpus)
+  clouds.check_fault(cloud, event, saves, train, undisturbed(12))
 
 
 def test_commands_of_the_page(cloud, say):
-  commands = clouds.commands('launch_gke.md')
-  assert len(commands) == 7
-  for argv in commands:
-    words = [word for word in argv[2:] if word != '--dry_run']
-    if argv[2] == 'gke':
-      assert '"JobSet"' in say('gke', '--dry_run', *words[1:])
-    else:
-      cli.parse(argv[1:])
+  clouds.check_page('launch_gke.md', 'gke', 7, say, '"JobSet"')
 
 
 def test_the_fake_is_strict(cloud):

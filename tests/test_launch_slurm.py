@@ -1,5 +1,6 @@
 """`launch slurm`, through fake programs whose jobs are real processes."""
 
+import functools
 import os
 import pathlib
 import shlex
@@ -10,7 +11,6 @@ import time
 
 import pytest
 
-from t5x_lite import cli
 from t5x_lite import errors
 from t5x_lite import processes
 from t5x_lite.launch import jobs
@@ -120,7 +120,10 @@ def test_values_reach_the_ranks_as_they_are(cloud, say):
       ['--config.accelerator=v5e-4'],
       'launch slurm is for GPU nodes at --config.accel',
     ),
-    (['--config.capacity=spot'], 'SLURM has no such capacity'),
+    (
+      ['--config.capacity=spot'],
+      'at --config.capacity; got spot',
+    ),
     (['--config.slurm.time=soon'], 'not a time limit'),
     (['--config.slurm.time=1:2:3:4'], 'not a time limit'),
     (['--config.slurm.grace=0'], 'slurm.grace; got 0, expected 1 to'),
@@ -153,9 +156,10 @@ def test_constraints(constraint, fine):
   config = jobs.spec(accelerator='gpu-8', slurm={'constraint': constraint})
   job = jobs.Job('a', 'slurm', config.to_dict(), ['train'])
   if not fine:
-    with pytest.raises(errors.ConfigError, match='not a constraint'):
-      slurm.check(config, job.accelerator)
+    with pytest.raises(errors.ConfigError, match='expected features, and &'):
+      jobs.check(config)
     return
+  jobs.check(config)
   slurm.check(config, job.accelerator)
   line = f'#SBATCH --constraint={constraint}\n'
   assert line in slurm_script.script(job)
@@ -384,7 +388,7 @@ def test_a_watched_job_that_is_deleted(cloud, say, monkeypatch):
 
   monkeypatch.setattr(slurm.time, 'sleep', delete)
   said = say('watch', 'tiny', code=6)
-  assert 'the job was deleted while it was watched at tiny' in said
+  assert 'the job was deleted elsewhere, and is left so at tiny' in said
   assert 'no job was launched here' in say('status')
 
 
@@ -485,13 +489,6 @@ print(jax.config._read('jax_cuda_visible_devices'))
 # -- real training ------------------------------------------------------------
 
 
-def trained(say, cloud, corpus, *more, **settings):
-  """Launches the small run on two nodes, followed to its end."""
-  workdir = cloud.folder.parent / 'runs' / 'tiny'
-  command = clouds.training(corpus, workdir, **settings)
-  return workdir, say('slurm', *TINY, *more, '--', *command)
-
-
 @pytest.fixture(scope='module')
 def corpus(tmp_path_factory):
   return runs.write_corpus(tmp_path_factory.mktemp('corpus'))
@@ -499,17 +496,14 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def undisturbed(corpus):
-  """The same run without a cluster, by its number of steps."""
-  found = {}
+  return clouds.undisturbed(corpus)
 
-  def made(steps):
-    if steps not in found:
-      found[steps] = workdir = corpus.parent / f'run-{steps}'
-      command = clouds.training(corpus, workdir, Run__steps=steps)
-      runs.complete(2, 1, *command)
-    return found[steps]
 
-  return made
+def trained(say, cloud, corpus, *more, **settings):
+  """Launches the small run on two nodes, followed to its end."""
+  workdir = cloud.folder.parent / 'runs' / 'tiny'
+  command = clouds.training(corpus, workdir, **settings)
+  return workdir, say('slurm', *TINY, *more, '--', *command)
 
 
 @pytest.mark.slow
@@ -538,26 +532,14 @@ def test_faults_lose_nothing_that_was_saved(
   cloud, say, corpus, undisturbed, event
 ):
   saves = cloud.folder.parent / 'runs' / 'tiny' / 'checkpoints'
-  cloud.plan(events=[event | {'saves': str(saves)}])
-  workdir, said = trained(say, cloud, corpus, Run__steps=12)
-  direct = undisturbed(12)
-  runs.assert_same_state(workdir, direct, 12)
-  assert runs.metrics(workdir) == runs.metrics(direct)
-  lost, seconds = clouds.check_recovery(cloud, said, every=3)
-  assert not (lost and event['do'] == 'preempt')
-  print(f'{event["do"]}: {lost} steps made again, {seconds:.1f} s')
+  train = functools.partial(trained, say, cloud, corpus)
+  clouds.check_fault(cloud, event, saves, train, undisturbed(12))
 
 
 def test_commands_of_the_page(cloud, say):
-  commands = clouds.commands('launch_slurm.md')
-  assert len(commands) == 7
-  for argv in commands:
-    words = [word for word in argv[2:] if word != '--dry_run']
-    if argv[2] == 'slurm':
-      said = say('slurm', '--dry_run', *words[1:])
-      assert '#SBATCH --partition=gpus' in said
-    else:
-      cli.parse(argv[1:])
+  clouds.check_page(
+    'launch_slurm.md', 'slurm', 7, say, '#SBATCH --partition=gpus'
+  )
 
 
 def test_errors_are_of_the_right_kind():
