@@ -4,7 +4,6 @@ Each command parses its options here and calls one function of `commands`,
 whose modules load only then, so that `--help` and wrong options cost nothing.
 """
 
-import functools
 import os
 import sys
 
@@ -69,20 +68,11 @@ def make_parser():
 
   def command(name, text):
     recipe = name in TAKES_RECIPE
-    made = commands.add_parser(
-      name,
-      help=text,
-      description=text[0].upper() + text[1:] + '.',
-      epilog='for example:\n  ' + EXAMPLES[name],
-      formatter_class=functools.partial(
-        parsing.Formatter, max_help_position=36
-      ),
-      allow_abbrev=False,
-      usage=f't5x_lite {name} [options]'
-      + (' [--gin.NAME.FIELD=VALUE ...]' if recipe else ''),
-    )
+    usage = f't5x_lite {name} [options]'
+    if recipe:
+      usage += ' [--gin.NAME.FIELD=VALUE ...]'
+    made = parsing.add_command(commands, name, text, usage, EXAMPLES[name])
     add = made.add_argument
-    add('--debug', action='store_true', help='show the traceback of errors')
     if recipe:
       add(
         '--gin_file',

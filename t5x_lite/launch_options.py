@@ -44,18 +44,8 @@ def make_parser():
   places = top.add_subparsers(dest='where', metavar='WHERE')
 
   def place(name, text, usage):
-    made = places.add_parser(
-      name,
-      help=text,
-      description=text[0].upper() + text[1:] + '.',
-      usage=f't5x_lite launch {name} {usage}',
-      epilog=f'for example:\n  {EXAMPLES[name]}' if name in EXAMPLES else None,
-      allow_abbrev=False,
-      formatter_class=parsing.Formatter,
-    )
-    made.add_argument(
-      '--debug', action='store_true', help='show the traceback of errors'
-    )
+    usage = f't5x_lite launch {name} {usage}'
+    made = parsing.add_command(places, name, text, usage, EXAMPLES.get(name))
     return made.add_argument
 
   add = place('local', 'on this machine, with CPU devices', '[options] COMMAND')

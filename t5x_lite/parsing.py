@@ -1,6 +1,7 @@
 """How the command line says its help and its faults."""
 
 import argparse
+import functools
 import itertools
 
 from t5x_lite import errors
@@ -26,6 +27,23 @@ def no_such_option(command, word, *parsers):
     ],
     fix=f't5x_lite {command} --help',
   )
+
+
+def add_command(commands, name, text, usage, examples=None):
+  """Adds a command, which can show tracebacks, to subparsers; its parser."""
+  made = commands.add_parser(
+    name,
+    help=text,
+    description=text[0].upper() + text[1:] + '.',
+    usage=usage,
+    epilog=f'for example:\n  {examples}' if examples else None,
+    allow_abbrev=False,
+    formatter_class=functools.partial(Formatter, max_help_position=36),
+  )
+  made.add_argument(
+    '--debug', action='store_true', help='show the traceback of errors'
+  )
+  return made
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
