@@ -9,7 +9,8 @@ from t5x_lite.data import partition
 from tests import test_data_building
 
 needs_beam = pytest.mark.skipif(
-  not importlib.util.find_spec('apache_beam'), reason='needs `make beam`'
+  not importlib.util.find_spec('apache_beam'),
+  reason='needs Apache Beam; run `make beam`',
 )
 pytestmark = [
   # Beam's own, as of 2.77.

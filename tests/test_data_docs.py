@@ -62,7 +62,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize('line', LINES)
 def test_a_command(command, folder, monkeypatch, line):
   if 'beam' in line and not importlib.util.find_spec('apache_beam'):
-    pytest.skip('needs `make beam`')
+    pytest.skip('needs Apache Beam; run `make beam`')
   monkeypatch.chdir(folder)
   said = command(*shlex.split(line)[1:])
   for word, wanted in SAYS.items():

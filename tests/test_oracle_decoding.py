@@ -15,7 +15,9 @@ from t5x_lite import specs
 from tests import exact
 
 torch = pytest.importorskip('torch', reason='needs torch; run `make oracle`')
-transformers = pytest.importorskip('transformers', reason='run `make oracle`')
+transformers = pytest.importorskip(
+  'transformers', reason='needs transformers; run `make oracle`'
+)
 
 from golden import make_t5_goldens as goldens  # noqa: E402
 

@@ -7,7 +7,9 @@ from t5x_lite import infer
 from tests import runs
 
 torch = pytest.importorskip('torch', reason='needs torch; run `make oracle`')
-transformers = pytest.importorskip('transformers', reason='run `make oracle`')
+transformers = pytest.importorskip(
+  'transformers', reason='needs transformers; run `make oracle`'
+)
 
 pytestmark = pytest.mark.oracle
 

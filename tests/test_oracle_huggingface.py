@@ -15,7 +15,9 @@ from tests import systems
 from tests import trunk_parity
 
 torch = pytest.importorskip('torch', reason='needs torch; run `make oracle`')
-pytest.importorskip('transformers', reason='run `make oracle`')
+pytest.importorskip(
+  'transformers', reason='needs transformers; run `make oracle`'
+)
 
 import transformers  # noqa: E402
 

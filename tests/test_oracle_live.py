@@ -12,7 +12,9 @@ from t5x_lite import models
 from tests import exact
 
 torch = pytest.importorskip('torch', reason='needs torch; run `make oracle`')
-pytest.importorskip('transformers', reason='run `make oracle`')
+pytest.importorskip(
+  'transformers', reason='needs transformers; run `make oracle`'
+)
 
 from golden import make_t5_goldens as goldens  # noqa: E402
 from transformers import optimization  # noqa: E402

@@ -14,7 +14,9 @@ from t5x_lite import optimizers
 from t5x_lite import specs
 
 torch = pytest.importorskip('torch', reason='needs torch; run `make oracle`')
-pytest.importorskip('transformers', reason='run `make oracle`')
+pytest.importorskip(
+  'transformers', reason='needs transformers; run `make oracle`'
+)
 if not importlib.util.find_spec('timm'):
   pytest.skip('needs timm; run `make oracle`', allow_module_level=True)
 

@@ -10,7 +10,9 @@ from t5x_lite.interop import tokenizers as exported
 from tests import test_tokenizer_export as made
 from tests import test_tokenizer_import as imported
 
-transformers = pytest.importorskip('transformers', reason='run `make oracle`')
+transformers = pytest.importorskip(
+  'transformers', reason='needs transformers; run `make oracle`'
+)
 
 pytestmark = pytest.mark.oracle
 

@@ -13,7 +13,9 @@ from tests import systems
 from tests import trunk_parity
 
 torch = pytest.importorskip('torch', reason='needs torch; run `make oracle`')
-pytest.importorskip('transformers', reason='run `make oracle`')
+pytest.importorskip(
+  'transformers', reason='needs transformers; run `make oracle`'
+)
 
 from tests.golden import make_trunk_goldens as goldens  # noqa: E402
 from tests.golden import oracles  # noqa: E402

@@ -13,7 +13,9 @@ from t5x_lite.data import tokenizer_json
 from t5x_lite.data import vocabulary_files
 from tests import test_tokenizer_json as made
 
-transformers = pytest.importorskip('transformers', reason='run `make oracle`')
+transformers = pytest.importorskip(
+  'transformers', reason='needs transformers; run `make oracle`'
+)
 
 pytestmark = pytest.mark.oracle
 
