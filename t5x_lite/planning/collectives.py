@@ -1,0 +1,215 @@
+"""What chips exchange: kind, over which axes of the mesh, how many bytes.
+
+Bytes are those that a chip sends where the members stand in a ring, which is
+what XLA does on a torus: (n - 1) / n of what is gathered or scattered, and
+twice that where all are to have the sum.
+"""
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+
+from t5x_lite.planning import counting
+
+KINDS = (
+  'all-gather',
+  'reduce-scatter',
+  'all-reduce',
+  'all-to-all',
+  'collective-permute',
+)
+_CHANNEL = re.compile(r'channel_id=(\d+)')
+_MESH = re.compile(
+  r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^)]*)\))? \{([^}]*)\}"
+)
+_IOTA = re.compile(
+  r'replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?'
+)
+_LISTS = re.compile(
+  r'(?:replica_groups|source_target_pairs)=\{(\{[\d,{} ]*\})\}'
+)
+_AXIS = re.compile(r"'(\w+)'(?::\((\d+)\)(\d+))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+  """One exchange.
+
+  Attributes:
+    kind: of KINDS.
+    groups: device numbers, [groups, members]; of a permutation its pairs.
+    payload: bytes of the whole array: what is gathered, summed or turned.
+    sent: bytes that each chip sends.
+    start: the operation that starts it.
+    done: the one that needs it finished; the same if nothing runs meanwhile.
+    op: that tells its source.
+  """
+
+  kind: str
+  groups: np.ndarray
+  payload: int
+  sent: float
+  start: str
+  done: str
+  op: object
+
+  @property
+  def members(self):
+    return self.groups.shape[1]
+
+
+def find(module, computation, devices):
+  """The Collectives of one run of a computation, loops apart.
+
+  What the compiler cuts into pieces among fusions counts once, from the first
+  piece to the last.
+
+  Args:
+    module: hlo.Module.
+    computation: hlo.Computation.
+    devices: how many there are.
+  """
+  found = {}
+  for outer in computation.ops.values():
+    for place, op in _exchanges(module, computation, outer):
+      channel = _CHANNEL.search(op.attributes)
+      key = int(channel[1]) if channel else op.name
+      if key in found:
+        first = found[key]
+        found[key] = dataclasses.replace(first, done=outer.name)
+      else:
+        found[key] = _collective(module, place, op, outer, devices)
+  ends = {}
+  for op in computation.ops.values():
+    for name in op.operands:
+      if op.kind.endswith('-done'):
+        ends[name] = op.name
+  return [
+    dataclasses.replace(x, done=ends.get(x.done, x.done))
+    for x in found.values()
+    if x.members > 1
+  ]
+
+
+def _exchanges(module, computation, op):
+  """(where it stands, an exchange) of an operation and what it calls."""
+  if kind(op):
+    yield computation, op
+  elif op.kind in ('fusion', 'async-start'):
+    for name in op.called.get('calls', ()):
+      inner = module.computations[name]
+      for x in inner.ops.values():
+        yield from _exchanges(module, inner, x)
+
+
+def kind(op):
+  """Which of KINDS an operation is or starts, or None."""
+  name = op.kind.removesuffix('-start')
+  if op.kind == 'async-start' or name not in KINDS:
+    return None
+  return name
+
+
+def _collective(module, computation, op, outer, devices):
+  what = kind(op)
+  groups = members(op.attributes, devices)
+  operands = [computation.ops[name] for name in op.operands]
+  given = sum(a.plain_bytes for x in operands for a in x.arrays)
+  n = groups.shape[1]
+  payload = given * n if what == 'all-gather' else given
+  if what == 'all-reduce' and _is_scattered(module, outer):
+    what = 'reduce-scatter'
+  sent = {
+    'all-gather': payload * (n - 1) / n,
+    'reduce-scatter': payload * (n - 1) / n,
+    'all-reduce': 2 * payload * (n - 1) / n,
+    'all-to-all': payload * (n - 1) / n,
+    'collective-permute': payload,
+  }[what]
+  return Collective(what, groups, payload, sent, outer.name, outer.name, op)
+
+
+def _is_scattered(module, op):
+  """Whether a fusion sums up and keeps each member's share alone."""
+  if op.kind != 'fusion' or 'kind=kCustom' not in op.attributes:
+    return False
+  inner = module.computations[op.called['calls'][0]]
+  return any(x.kind == 'dynamic-slice' for x in inner.ops.values())
+
+
+def members(attributes, devices):
+  """Device numbers of the groups of an exchange, [groups, members].
+
+  XLA writes them in three ways: as axes of a mesh, as a number turned around,
+  as lists.
+  """
+  if found := _MESH.search(attributes):
+    return _of_mesh(*found.groups())
+  if found := _IOTA.search(attributes):
+    shape, sizes, turned = (
+      [int(n) for n in (x or '').split(',') if n] for x in found.groups()
+    )
+    ids = np.arange(math.prod(sizes)).reshape(sizes)
+    return (ids.transpose(turned) if turned else ids).reshape(shape)
+  if found := _LISTS.search(attributes):
+    lists = re.findall(r'\{([\d, ]*)\}', found[1])
+    return np.array([[int(n) for n in x.split(',') if n] for x in lists])
+  return np.arange(devices)[None]
+
+
+def _of_mesh(sizes, order, axes):
+  names = re.findall(r"'(\w+)'=(\d+)", sizes)
+  shape = [int(n) for _, n in names]
+  ids = np.arange(math.prod(shape))
+  iota = re.search(r'\[([\d,]+)\](?:T\(([\d,]+)\))?', order or '')
+  if iota:
+    dims = [int(n) for n in iota[1].split(',')]
+    ids = ids.reshape(dims)
+    if iota[2]:
+      ids = ids.transpose([int(n) for n in iota[2].split(',')])
+  # An axis may be used in part: 'axis':(before)size cuts it in three.
+  parts, chosen = [], []
+  used = [(name, pre, n) for name, pre, n in _AXIS.findall(axes)]
+  for name, size in names:
+    cuts = sorted((int(p), int(n)) for a, p, n in used if a == name and n)
+    whole = any(a == name and not n for a, _, n in used)
+    if whole or not cuts:
+      chosen += [len(parts)] * whole
+      parts.append(int(size))
+      continue
+    done = 1
+    for before, n in cuts:
+      parts += [before // done, n]
+      chosen.append(len(parts) - 1)
+      done = before * n
+    parts.append(int(size) // done)
+  rest = [i for i in range(len(parts)) if i not in chosen]
+  ids = ids.reshape(parts).transpose(rest + chosen)
+  return ids.reshape(-1, math.prod(parts[i] for i in chosen))
+
+
+def axes(groups, mesh_shape):
+  """Names of the mesh's axes along which members of a group differ.
+
+  Args:
+    groups: as of Collective.
+    mesh_shape: {axis: size}.
+  """
+  sizes = list(mesh_shape.values())
+  places = np.array(np.unravel_index(groups, sizes))
+  differ = (places != places[:, :, :1]).any(axis=(1, 2))
+  return tuple(name for name, d in zip(mesh_shape, differ, strict=True) if d)
+
+
+def overlapped(module, computation, collective):
+  """Whether matrix products run between its start and its end."""
+  names = list(computation.ops)
+  start, done = (
+    names.index(x) for x in (collective.start, collective.done)
+  )
+  return any(
+    counting.flops(module, computation, computation.ops[name])
+    for name in names[start + 1 : done]
+  )
