@@ -15,12 +15,13 @@ from t5x_lite import launch_options
 from t5x_lite import looking_options
 from t5x_lite import objects
 from t5x_lite import parsing
+from t5x_lite import plan_options
 from t5x_lite import processes
 from t5x_lite import transfer_options
 from t5x_lite import values
 from t5x_lite import vocabulary_options
 
-TAKES_RECIPE = ('train', 'vocab', 'cache', 'inspect')
+TAKES_RECIPE = ('train', 'plan', 'vocab', 'cache', 'inspect')
 TAKES_PROCESSES = launch_options.COMMANDS
 
 TASK_MODULE = {
@@ -36,6 +37,7 @@ EXAMPLES = transfer_options.EXAMPLES | {
     --gin.Run.steps=5000
   t5x_lite train --gin_file=t5/1_1_base --dry_run
 The same command goes on where a stopped run left off.""",
+  'plan': plan_options.EXAMPLES,
   'evaluate': """t5x_lite evaluate --workdir=runs/mine --step=all
   t5x_lite evaluate --workdir=runs/mine --tasks=glue --task_module=my_tasks""",
   'infer': 't5x_lite infer --workdir=runs/mine --input=in.txt '
@@ -121,6 +123,9 @@ def make_parser():
     metavar='NAME',
     help='log metrics to Weights & Biases, too',
   )
+
+  add = command('plan', 'predicts memory and time on chips that are not there')
+  plan_options.add(add)
 
   add = command('evaluate', 'measures a model on held-out documents and tasks')
   add('--workdir', required=True, help='of the training run')

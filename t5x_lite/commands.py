@@ -1,6 +1,6 @@
 """What each command of the command line does."""
 
-import dataclasses
+import argparse
 import functools
 import json
 import sys
@@ -16,19 +16,17 @@ from t5x_lite import decoding_options
 from t5x_lite import errors
 from t5x_lite import fit as fitting
 from t5x_lite import infer as inference
-from t5x_lite import installation
+from t5x_lite import joining
 from t5x_lite import lines as inputs
 from t5x_lite import looking
 from t5x_lite import metrics
 from t5x_lite import models
 from t5x_lite import outline
 from t5x_lite import portrait
-from t5x_lite import preflight
 from t5x_lite import processes
 from t5x_lite import profiling
 from t5x_lite import quickstart as guided
 from t5x_lite import recipes as installed
-from t5x_lite import record
 from t5x_lite import results
 from t5x_lite import scores
 from t5x_lite import show
@@ -39,6 +37,7 @@ from t5x_lite.interop import importing
 from t5x_lite.interop import inspecting
 from t5x_lite.launch import local
 from t5x_lite.launch import submitting
+from t5x_lite.planning import asking
 
 ANY_CORPUS = 't5/bytes'  # the recipe of `--corpus` with nothing else said
 
@@ -52,51 +51,6 @@ def keep_compiled():
 
 
 say_at_once = functools.partial(print, flush=True)
-
-
-def meet(options, run=None):
-  """Joins the other processes of a run, if it has any, and compares with them.
-
-  Args:
-    options: of the command line.
-    run: the recipe, or None if it comes from the workdir.
-  """
-  at = options.place
-  given = [
-    name
-    for name in ('coordinator_address', 'process_count', 'process_index')
-    if getattr(at, name) is not None
-  ]
-  if at.multiprocess:
-    place = processes.detect()
-  elif not given:
-    preflight.check_devices(at.device_count)
-    return
-  elif len(given) < 3:
-    raise errors.ConfigError(
-      'a run of several processes lacks an option',
-      got=', '.join(f'--{name}' for name in given),
-      expected='--coordinator_address, --process_count and --process_index',
-    )
-  else:
-    place = processes.Place(*(getattr(at, name) for name in given))
-  place = dataclasses.replace(
-    place, timeout=at.initialization_timeout, silence=at.heartbeat_timeout
-  )
-  versions = installation.versions()
-  code = installation.code(getattr(options, 'task_module', ()))
-  facts = {f'the version of {name}': found for name, found in versions.items()}
-  facts |= {f'the code of {file}': found for file, found in code.items()}
-  if run is not None:
-    facts |= record.flatten(record.record(run))
-  facts['--device_count'] = at.device_count
-  facts |= {
-    f'--{name}': value
-    for name, value in vars(options).items()
-    if name not in ('place', 'debug')
-  }
-  processes.join(place, facts)
-  preflight.check_devices(at.device_count)
 
 
 def load(options):
@@ -132,7 +86,7 @@ def train(options):
   window = options.profile and profiling.Window(*options.profile)
   if window:
     window.check(run.steps)
-  meet(options, run)
+  joining.meet(options, run)
   data.tasks.import_modules(options.task_module, processes.say)
   keep_compiled()
   return fitting.fit(
@@ -157,7 +111,7 @@ def launch(options):
 
 def evaluate(options):
   """Measures checkpoints, and prints a table of all that was asked for."""
-  meet(options)
+  joining.meet(options)
   data.tasks.import_modules(options.task_module, processes.say)
   keep_compiled()
   found = assess.saved(
@@ -203,7 +157,7 @@ def infer(options):
   if options.shard != [0, 1] and options.output == '-':
     raise errors.ConfigError('--shard needs a file to share: --output=FILE')
   lines = inputs.Lines(options.input, options.format, options.field, scored)
-  meet(options)
+  joining.meet(options)
   keep_compiled()
   predictor = inference.Predictor(options.workdir, options.step)
   processes.same(f'the checkpoint in {options.workdir}', predictor.fingerprint)
@@ -281,6 +235,15 @@ def cache(options):
 
     runner = beam.runner(options.beam_runner, getattr(options, 'beam', ()))
   caching.run(run, options.workers, runner)
+
+
+def plan(options):
+  """Predicts what a run takes of chips that are not there."""
+
+  def find(names):
+    return load(argparse.Namespace(**vars(options) | {'gin_file': names}))
+
+  asking.run(options, find)
 
 
 def weights(options):

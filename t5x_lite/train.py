@@ -210,8 +210,13 @@ class Program:
       donate_argnums=0,
     )(given or {})
 
-  def compile_step(self, batch):
-    """The train step, compiled for batches of rows like these (of numpy)."""
+  def compile_step(self, batch, options=None):
+    """The train step, compiled for batches of rows like these.
+
+    Args:
+      batch: arrays, or their shapes.
+      options: of the compiler.
+    """
     sharding = partitioning.batch_sharding(self.mesh)
     shapes = jax.tree.map(
       lambda x: jax.ShapeDtypeStruct(
@@ -224,4 +229,4 @@ class Program:
       donate_argnums=0,
       out_shardings=(self.shardings, partitioning.replicated(self.mesh)),
     )
-    return step.lower(self.abstract_state, shapes).compile()
+    return step.lower(self.abstract_state, shapes).compile(options)

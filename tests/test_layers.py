@@ -13,9 +13,10 @@ specs processes objects looking_options transfer_options parsing
 accelerators chips
 storage record watching installation
 recipes manifest best lines parts decoding_options vocabulary_options
-launch_options
+launch_options plan_options
 config partitioning flops metrics profiling
 preflight
+joining
 nn
 models
 losses optimizers corruptions stored
@@ -23,7 +24,7 @@ decoding checkpoints reporting data
 evaluate tasks
 measures results
 infer train show scores
-loop pretrained looking portrait
+loop pretrained looking portrait planning
 fit bulk outline
 interop
 assess caching

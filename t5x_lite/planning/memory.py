@@ -41,12 +41,19 @@ class Buffer:
     op: what made it.
     array: what it holds.
     parameter: number of the program's argument that it is, or None.
+    writer: what first wrote into it, if `op` only took the room.
   """
 
   bytes: int
   op: hlo.Op
   array: hlo.Array
   parameter: int | None = None
+  writer: hlo.Op | None = None
+
+  @property
+  def maker(self):
+    """Who is to be named for it."""
+    return self.writer or self.op
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,14 +212,17 @@ class _Walk:
       of = ops[op.operands[0]]
       return places[of.name][of.element(op.number('index'))]
     if op.kind in _IN_PLACE and op.kind != 'conditional':
-      return places[op.operands[0]][: len(op.arrays)]
+      found = places[op.operands[0]][: len(op.arrays)]
+      if op.kind != 'while':
+        self._write(found[0], op)
+      return found
     made = []
     shared = dict(self._sources(op))
     for i, array in enumerate(op.arrays):
       if (op.name, i) in self.wanted:
-        made.append(self.wanted[op.name, i])
+        made.append(self._write(self.wanted[op.name, i], op))
       elif i in shared:
-        made.append(places[shared[i]][0])
+        made.append(self._write(places[shared[i]][0], op))
       else:
         size = array.bytes if array.space == hlo.HBM else 0
         made.append(Buffer(size, op, array))
@@ -222,6 +232,13 @@ class _Walk:
       width = op.widths[0]
       made[:width] = operands[:width]
     return made
+
+  def _write(self, buffer, op):
+    """Notes who fills what was an empty room."""
+    empty = buffer.op.kind in ('custom-call', 'broadcast')
+    if empty and buffer.writer is None and buffer.op is not op and op.op_name:
+      buffer.writer = _written(self.module, self.computation, op)
+    return buffer
 
   def _second(self, op, found, count):
     if len(op.widths) > 1:
@@ -251,3 +268,29 @@ class _Walk:
       if found.bytes > best.bytes:
         best = found
     return best
+
+
+def _written(module, computation, op):
+  """What an update in place writes: who made that, or the update itself."""
+  at, outer, operands = op, computation, None
+  while True:
+    if at.kind == 'fusion':
+      computation = module.computations[at.called['calls'][0]]
+      operands = at.operands
+      roots = counting.roots(computation)
+      at = next((r for r in roots if r.kind == 'dynamic-update-slice'), None)
+      if at is None:
+        return op
+    if at.kind == 'dynamic-update-slice':
+      at = computation.ops[at.operands[1]]
+    elif at.kind in ('bitcast', 'copy', 'reshape', 'convert', 'copy-done'):
+      at = computation.ops[at.operands[0]]
+    elif at.kind == 'copy-start':
+      at = computation.ops[at.operands[0]]
+    elif at.kind == 'parameter' and operands is not None:
+      at = outer.ops[operands[int(at.given)]]
+      computation, operands = outer, None
+      if at.kind == 'fusion':
+        return at if at.op_name else op
+    else:
+      return at if at.op_name else op

@@ -1,0 +1,195 @@
+"""Programs compiled for chips that are not there, kept on disk."""
+
+import dataclasses
+import gzip
+import hashlib
+import importlib.util
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+from t5x_lite import errors
+from t5x_lite import installation
+from t5x_lite import record
+from t5x_lite import storage
+from t5x_lite.planning import hlo
+
+# What a program hangs on: settings that don't count, packages and code that do.
+_IRRELEVANT = 'steps', 'seed', 'log_every', 'evaluation', 'checkpoints'
+_PACKAGES = 'jax', 'jaxlib', 'libtpu', 'jax-cuda12-plugin', 'flax', 'optax'
+_CODE = (
+  't5x_lite/nn/',
+  't5x_lite/optimizers/',
+  't5x_lite/specs/',
+  't5x_lite/data/shapes.py',
+  't5x_lite/losses.py',
+  't5x_lite/models.py',
+  't5x_lite/partitioning.py',
+  't5x_lite/planning/compiler.py',
+  't5x_lite/train.py',
+)
+_FAST = {'exec_time_optimization_effort': -1.0}
+_LAST = 12  # lines of a compiler that failed
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+  """A program, or why there is none.
+
+  Attributes:
+    module: hlo.Module, or None if it needs too much memory.
+    memory: {argument_size: bytes, ...} as the compiler tells it.
+    too_much: {needed, available} bytes, or None.
+    mesh: {axis: size}.
+    coords: places of the devices in their slices, or None.
+    slices: of the devices.
+    seconds: that compiling took, wall clock.
+    cpu_seconds: of all cores.
+    rss: bytes of the process at most.
+    cached: whether it was on disk.
+  """
+
+  module: hlo.Module | None
+  memory: dict
+  too_much: dict | None
+  mesh: dict
+  coords: np.ndarray | None
+  slices: np.ndarray
+  seconds: float
+  cpu_seconds: float
+  rss: int
+  cached: bool
+
+
+def request(run, accelerator, fast=False):
+  """What the compiler is asked for, in plain values.
+
+  Args:
+    run: specs.Run.
+    accelerator: accelerators.Accelerator.
+    fast: whether it is to hurry, and its program may be slow and large.
+  """
+  settings = {
+    k: v for k, v in record.record(run).items() if k not in _IRRELEVANT
+  }
+  settings['steps'] = run.steps and 1000
+  arguments = {}
+  if accelerator.is_tpu:
+    platform, topology = 'tpu', f'{accelerator.kind}:{accelerator.shape}'
+    if accelerator.kind == 'v4':  # else it has two devices to a chip
+      arguments['chip_config_name'] = 'megacore'
+    if accelerator.slices > 1:
+      arguments['num_slices'] = accelerator.slices
+  else:
+    raise errors.ConfigError('no compiler for this accelerator', got=accelerator)
+  return {
+    'record': settings,
+    'platform': platform,
+    'topology': topology,
+    'arguments': arguments,
+    'options': _FAST if fast and accelerator.is_tpu else {},
+  }
+
+
+def key(asked):
+  """A name for all that a compiled program hangs on."""
+  versions = installation.versions()
+  code = installation.code()
+  facts = {
+    'request': asked,
+    'versions': {k: versions[k] for k in _PACKAGES if k in versions},
+    'code': {k: v for k, v in code.items() if k.startswith(_CODE)},
+  }
+  text = json.dumps(facts, sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def folder():
+  """Where programs are kept."""
+  return storage.make_private(storage.cache_dir() / 'plans')
+
+
+def compile(run, accelerator, fast=False):  # noqa: A001
+  """The Compiled train step of a run; from disk if it was compiled before.
+
+  Raises:
+    ConfigError: no compiler for these chips is installed.
+    DeviceError: the compiler failed.
+  """
+  asked = request(run, accelerator, fast)
+  home = pathlib.Path(folder()) / key(asked)
+  cached = (home / 'facts.json').exists()
+  if not cached:
+    _check_compiler(asked['platform'])
+    _compile(asked, home)
+  facts = json.loads((home / 'facts.json').read_text())
+  module = None
+  if (home / 'program.hlo.gz').exists():
+    with gzip.open(home / 'program.hlo.gz', 'rt') as file:
+      module = hlo.parse(file.read())
+  coords = facts['coords']
+  return Compiled(
+    module,
+    facts.get('memory', {}),
+    facts.get('too_much'),
+    facts['mesh'],
+    None if coords[0] is None else np.array(coords),
+    np.array(facts['slices']),
+    facts['seconds'],
+    facts['cpu_seconds'],
+    facts['rss'],
+    cached,
+  )
+
+
+def _check_compiler(platform):
+  module, extra = {'tpu': ('libtpu', 'tpu'), 'cuda': ('jax_plugins.xla_cuda12', 'gpu')}[
+    platform
+  ]
+  if importlib.util.find_spec(module.split('.')[0]) is None:
+    raise errors.ConfigError(
+      f'no compiler for {platform} is installed',
+      expected=module,
+      fix=f"pip install 't5x_lite[{extra}]', or --analytic for what can be "
+      'told without',
+    )
+
+
+def _compile(asked, home):
+  """Runs the compiler, and puts what it wrote in its place as a whole."""
+  made = pathlib.Path(tempfile.mkdtemp(dir=home.parent, prefix='.making-'))
+  try:
+    (made / 'request.json').write_text(json.dumps(asked))
+    command = [sys.executable, '-m', 't5x_lite.planning.compiler']
+    command += [str(made / 'request.json'), str(made)]
+    with open(made / 'log', 'wb') as log:
+      process = subprocess.Popen(command, stdout=log, stderr=log)
+      try:
+        code = process.wait()
+      finally:
+        process.kill()
+        process.wait()
+    if code:
+      raise _failed(code, (made / 'log').read_text(errors='replace'))
+    if home.exists():  # another did it meanwhile
+      return
+    made.rename(home)
+  finally:
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def _failed(code, log):
+  said = [line for line in log.splitlines() if line.strip()]
+  how = f'signal {-code}' if code < 0 else f'exit code {code}'
+  cause = next((x for x in reversed(said) if 'Error' in x), (said or [''])[-1])
+  error = errors.DeviceError(
+    f'the compiler failed ({how})', got=cause.strip()[:400] or None
+  )
+  for line in said[-_LAST:]:
+    error.add_note(f'  {line[:200]}')
+  return error

@@ -1,0 +1,232 @@
+"""The figures of a plan, in plain values: what `--json` prints."""
+
+import collections
+import dataclasses
+
+from t5x_lite import chips
+from t5x_lite import data
+from t5x_lite import flops
+from t5x_lite.planning import analytic
+from t5x_lite.planning import collectives
+from t5x_lite.planning import counting
+from t5x_lite.planning import families
+from t5x_lite.planning import loops
+from t5x_lite.planning import memory
+from t5x_lite.planning import network
+from t5x_lite.planning import timing
+
+SECONDS_A_DAY = 86_400
+_BUFFERS = 12  # the largest that are named
+_SMALL = 2**20  # bytes of an exchange that nobody minds
+_DESIGN = {  # over which axes the design exchanges what
+  'all-gather': {'fsdp', 'tensor', 'sequence'},
+  'reduce-scatter': {'replica', 'data', 'fsdp', 'tensor', 'sequence'},
+  'all-reduce': {'replica', 'data', 'tensor', 'sequence'},
+  'all-to-all': {'fsdp'},  # of looked up embeddings, from width to rows
+  'collective-permute': {'fsdp', 'tensor', 'sequence'},  # a product's ring
+}
+
+
+def of(run, accelerator, compiled, fast=False, rates=None):
+  """All figures of a compiled train step.
+
+  Args:
+    run: specs.Run.
+    accelerator: accelerators.Accelerator.
+    compiled: compiling.Compiled.
+    fast: whether in haste.
+    rates: timing.Rates.
+
+  Returns:
+    A dict of plain values, in bytes, operations and seconds.
+  """
+  chip = chips.CHIPS[accelerator.kind]
+  found = {
+    'level': 'fast' if fast else 'compiled',
+    'accelerator': str(accelerator),
+    'devices': accelerator.devices,
+    'mesh': compiled.mesh,
+    'fits': compiled.too_much is None,
+    'hbm': chip.hbm_usable,
+    'compile': {
+      'seconds': compiled.seconds,
+      'cpu_seconds': compiled.cpu_seconds,
+      'rss': compiled.rss,
+      'cached': compiled.cached,
+    },
+  }
+  if compiled.too_much:
+    return found | {'too_much': compiled.too_much}
+  module = compiled.module
+  runs, turns, unknown = loops.count(module)
+  net = network.Network.of(chip, compiled.slices, compiled.coords)
+  clock = timing.Clock(module, turns, net, rates)
+  times = clock.step()
+  work = _work(run, accelerator, module, runs)
+  found |= {
+    'memory': _memory(run, compiled),
+    'flops': work,
+    'collectives': _collectives(module, runs, net, compiled.mesh),
+    'times': dataclasses.asdict(times),
+    'unknown_loops': unknown,
+  }
+  return found | speed(run, accelerator, times.total)
+
+
+def without(run, accelerator, sizes):
+  """What can be told without a compiler: memory by estimate, and arithmetic.
+
+  Args:
+    run: specs.Run.
+    accelerator: accelerators.Accelerator.
+    sizes: {axis: size} of its mesh.
+  """
+  chip = chips.CHIPS[accelerator.kind]
+  platform = 'tpu' if accelerator.is_tpu else 'gpu'
+  estimate = analytic.estimate(run, analytic.mesh_of(sizes, platform))
+  halved, whole = estimate.flops
+  return {
+    'level': 'analytic',
+    'accelerator': str(accelerator),
+    'devices': accelerator.devices,
+    'mesh': sizes,
+    'fits': estimate.total <= chip.hbm_usable,
+    'hbm': chip.hbm_usable,
+    'memory': {
+      'peak': estimate.total,
+      'families': estimate.families,
+      'at': estimate.moment,
+      'error': analytic.ERROR,
+    },
+    'flops': {'model': halved, 'model_attention_whole': whole},
+  }
+
+
+def speed(run, accelerator, seconds):
+  """What follows of a step's seconds: MFU, tokens a second, days."""
+  chip = chips.CHIPS[accelerator.kind]
+  widths = data.widths(run)
+  halved, whole = flops.train_step(
+    run.model, run.batch_size, widths.get('encoder', 0), widths.get('decoder', 0)
+  )
+  peak = chip.flops * accelerator.devices
+  tokens = run.batch_size * sum(widths.values())
+  return {
+    'seconds': seconds,
+    'mfu': halved / peak / seconds,
+    'mfu_attention_whole': whole / peak / seconds,
+    'tokens_per_second': tokens / seconds,
+    'days': seconds * run.steps / SECONDS_A_DAY,
+  }
+
+
+def _work(run, accelerator, module, runs):
+  widths = data.widths(run)
+  halved, whole = (
+    x / accelerator.devices
+    for x in flops.train_step(
+      run.model,
+      run.batch_size,
+      widths.get('encoder', 0),
+      widths.get('decoder', 0),
+    )
+  )
+  total = moved = 0
+  for name, times in runs.items():
+    computation = module.computations[name]
+    for op in computation.ops.values():
+      work = counting.work(module, computation, op)
+      total += times * work.flops
+      moved += times * work.bytes
+  return {
+    'model': halved,
+    'model_attention_whole': whole,
+    'compiled': total,
+    'ratio': total / whole,
+    'hbm_bytes': moved,
+  }
+
+
+def _memory(run, compiled):
+  module = compiled.module
+  peak = memory.peak(module)
+  shards = compiled.mesh['tensor'] * compiled.mesh['sequence']
+  kinds = families.Families(
+    module, run.model.vocab_size, run.model.embed_dim, shards
+  )
+  sums = collections.Counter()
+  for buffer in peak.buffers:
+    sums[kinds.of(buffer)] += buffer.bytes
+  code = compiled.memory.get('generated_code_size', 0)
+  sums[families.CODE] = code
+  named = [
+    {
+      'bytes': b.bytes,
+      'array': str(b.array),
+      'family': kinds.of(b),
+      'tensor': families.path(b.op)
+      if b.parameter is not None
+      else _short(b.maker.op_name),
+      'source': module.source(b.maker),
+    }
+    for b in peak.buffers[:_BUFFERS]
+  ]
+  return {
+    'peak': compiled.memory.get('peak_memory', 0) or peak.bytes,
+    'followed': peak.bytes,
+    'compiler': compiled.memory,
+    'families': {name: sums[name] for name in families.ALL},
+    'buffers': named,
+    'at': module.source(peak.at),
+  }
+
+
+def _short(op_name):
+  """The end of an operation's place in the traced program."""
+  return '/'.join(op_name.split('/')[-2:])
+
+
+def _collectives(module, runs, net, mesh):
+  """One entry for each kind, axes and network, the most bytes first."""
+  devices = len(net.slices)
+  groups = {}
+  for name, times in runs.items():
+    computation = module.computations[name]
+    for x in collectives.find(module, computation, devices):
+      axes = collectives.axes(x.groups, mesh)
+      across = 'dcn' if net.crosses(x.groups) else 'ici'
+      ici, dcn, _ = net.seconds(x)
+      hidden = collectives.overlapped(module, computation, x)
+      entry = groups.setdefault(
+        (x.kind, axes, across),
+        {
+          'kind': x.kind,
+          'axes': list(axes),
+          'network': across,
+          'count': 0,
+          'bytes': 0.0,
+          'seconds': 0.0,
+          'hidden_bytes': 0.0,
+          'unexpected_bytes': 0.0,
+          'source': '',
+        },
+      )
+      entry['count'] += times
+      entry['bytes'] += times * x.sent
+      entry['seconds'] += times * (ici + dcn)
+      entry['hidden_bytes'] += times * x.sent * hidden
+      if not expected(x, axes):
+        entry['unexpected_bytes'] += times * x.sent
+        entry['source'] = entry['source'] or module.source(x.op)
+  return sorted(groups.values(), key=lambda e: -e['bytes'])
+
+
+def expected(collective, axes):
+  """Whether the design calls for such an exchange, or it is a small one."""
+  if collective.payload < _SMALL:
+    return True
+  if not set(axes) <= _DESIGN[collective.kind]:
+    return False
+  if collective.kind == 'collective-permute':
+    return collective.op.op_name.endswith('dot_general')
+  return True

@@ -1,0 +1,151 @@
+"""The figures of a plan as text."""
+
+from t5x_lite import show
+
+_GIB = 2**30
+_BAR = 30  # characters
+PARTS = {  # of a step's seconds
+  'compute': 'matrix products',
+  'memory': 'memory',
+  'exposed': 'waiting for exchanges',
+  'overhead': 'starting operations',
+}
+
+
+def tell(figures, say=print):
+  """Prints a plan, as figures.of gave it."""
+  mesh = ', '.join(f'{k} {n}' for k, n in figures['mesh'].items() if n > 1)
+  say(f'{figures["accelerator"]}; mesh: {mesh or "one device"}')
+  if figures['level'] == 'analytic':
+    _analytic(figures, say)
+    return
+  if not figures['fits']:
+    much = figures['too_much']
+    over = much['needed'] - much['available']
+    say(
+      f'does not fit: needs {gib(much["needed"])} of a chip that gives '
+      f'{gib(much["available"])}: over by {gib(over)}'
+    )
+    return
+  _memory(figures, say)
+  _work(figures, say)
+  _exchanged(figures, say)
+  _time(figures, say)
+  if figures['level'] == 'fast':
+    say(
+      'compiled in haste: memory is an upper bound as a rule, and times are '
+      'longer than those of a program for training'
+    )
+  compile_ = figures['compile']
+  kept = ' (kept from before)' if compile_['cached'] else ''
+  say(
+    f'compiled in {compile_["seconds"]:.0f} s, {compile_["cpu_seconds"]:.0f} '
+    f's of CPU, {gib(compile_["rss"])}{kept}'
+  )
+
+
+def _analytic(figures, say):
+  memory = figures['memory']
+  verb = 'fits' if figures['fits'] else 'does not fit'
+  say(
+    f'\n{verb} by estimate: {gib(memory["peak"])} of {gib(figures["hbm"])} a '
+    f'chip, within {memory["error"]:.0%}, the most {memory["at"]}'
+  )
+  _bars(memory['families'], say)
+  whole = figures['flops']['model_attention_whole']
+  say(
+    f'\narithmetic a chip: {whole / 1e12:.3g} TFLOP of the model\n'
+    'not compiled: whether it can be divided so, what is exchanged, what remat '
+    'and padding add and how long a step takes are not known'
+  )
+
+
+def gib(size):
+  """Bytes as GiB, or as MiB if they are few."""
+  if size < 0.1 * _GIB:
+    return f'{size / 2**20:.1f} MiB'
+  return f'{size / _GIB:.2f} GiB'
+
+
+def bound(figures):
+  """What a step spends most of its time on."""
+  return PARTS[max(PARTS, key=lambda name: figures['times'][name])]
+
+
+def _memory(figures, say):
+  memory = figures['memory']
+  share = memory['peak'] / figures['hbm']
+  say(
+    f'\nfits: {gib(memory["peak"])} of {gib(figures["hbm"])} a chip '
+    f'({share:.0%}), the most at {memory["at"]}'
+  )
+  _bars(memory['families'], say)
+  say('\nthe largest then')
+  rows = [
+    (gib(b['bytes']), b['array'], b['family'], b['source'], b['tensor'])
+    for b in memory['buffers']
+  ]
+  say(show.lines(rows, right=0))
+
+
+def _bars(families, say):
+  most = max(families.values()) or 1
+  rows = [
+    (name, gib(size), '#' * round(_BAR * size / most))
+    for name, size in families.items()
+    if size
+  ]
+  say(show.lines(rows, right=0))
+
+
+def _work(figures, say):
+  work = figures['flops']
+  say(
+    f'\narithmetic a chip: {work["model_attention_whole"] / 1e12:.3g} TFLOP '
+    f'of the model, {work["compiled"] / 1e12:.3g} compiled: '
+    f'{work["ratio"]:.3f} times; HBM {work["hbm_bytes"] / 1e9:.4g} GB'
+  )
+  if figures['unknown_loops']:
+    loops = ', '.join(figures['unknown_loops'])
+    say(f'loops of an unknown number of turns, counted once: {loops}')
+
+
+def _exchanged(figures, say):
+  found = [e for e in figures['collectives'] if e['bytes'] >= 1e3]
+  if not found:
+    return
+  rows = [('exchanged', 'over', 'by', 'times', 'GB sent', 'ms', 'hidden', '')]
+  for e in found:
+    strange = e['unexpected_bytes']
+    rows.append(
+      (
+        e['kind'],
+        ' '.join(e['axes']),
+        e['network'],
+        f'{e["count"]:,}',
+        f'{e["bytes"] / 1e9:.3f}',
+        f'{e["seconds"] * 1e3:.1f}',
+        f'{e["hidden_bytes"] / e["bytes"]:.0%}',
+        f'NOT IN THE DESIGN: {strange / 1e9:.3f} GB, {e["source"]}'
+        if strange
+        else '',
+      )
+    )
+  say('\n' + show.lines(rows, right=1))
+
+
+def _time(figures, say):
+  times, seconds = figures['times'], figures['seconds']
+  parts = {name: times[name] for name in PARTS}
+  said = ', '.join(
+    f'{PARTS[name]} {part / seconds:.0%}' for name, part in parts.items()
+  )
+  say(f'\npredicted step: {seconds * 1e3:.1f} ms: {said}')
+  say(f'bound by {bound(figures)}')
+  say(
+    f'predicted MFU {figures["mfu"]:.1%} ({figures["mfu_attention_whole"]:.1%} '
+    f'with causal attention whole), {figures["tokens_per_second"]:,.0f} '
+    f'tokens/s, {figures["days"]:.2f} days'
+  )
+  if figures.get('dollars'):
+    say(f'predicted cost ${figures["dollars"]:,.0f} ({figures["prices"]})')

@@ -1,0 +1,184 @@
+"""Which mesh, remat and microbatches a run is best trained with.
+
+All that fit by the analytic estimate are ranked by a rough time; the first few
+are compiled, and ranked by what their programs take.
+"""
+
+import dataclasses
+import itertools
+import time
+
+from t5x_lite import chips
+from t5x_lite import errors
+from t5x_lite import flops
+from t5x_lite import partitioning
+from t5x_lite import data
+from t5x_lite.planning import analytic
+
+_MICROBATCHES = 1, 2, 4, 8, 16
+_REMAT = {'none': 1.0, 'dots': 1.02, 'full': 4 / 3}  # times the products
+_AXES = 'data', 'fsdp', 'tensor'
+_REACHED = 0.75  # of the peak, by products alone
+_HAZARD = 1.1  # times the estimate: what is likelier to fit comes first
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+  """One way to train a run.
+
+  Attributes:
+    run: specs.Run.
+    sizes: {axis: size} of its mesh.
+    seconds: of a step, roughly.
+  """
+
+  run: object
+  sizes: dict
+  seconds: float
+
+  @property
+  def flags(self):
+    """The options that make a recipe this one."""
+    mesh = [f'--gin.Mesh.{k}={self.sizes[k]}' for k in _AXES]
+    return ' '.join(
+      [
+        *mesh,
+        f'--gin.Transformer.remat={self.run.model.remat}',
+        f'--gin.Run.microbatches={self.run.microbatches}',
+      ]
+    )
+
+
+def candidates(run, accelerator):
+  """All ways that the batch and the heads allow, the roughly fastest first."""
+  found = []
+  for sizes in _meshes(run, accelerator):
+    shards = partitioning.batch_shards(sizes)
+    for remat, count in itertools.product(_REMAT, _MICROBATCHES):
+      if run.batch_size % (shards * count):
+        continue
+      model = dataclasses.replace(run.model, remat=remat)
+      mesh = dataclasses.replace(run.mesh, **sizes)
+      own = dataclasses.replace(
+        run, model=model, mesh=mesh, microbatches=count
+      )
+      seconds = _seconds(own, accelerator, sizes)
+      found.append(Candidate(own, sizes, seconds))
+  return sorted(found, key=lambda c: (c.seconds, c.run.microbatches))
+
+
+def _meshes(run, accelerator):
+  """Sizes of all axes; those that the search leaves alone are the recipe's."""
+  model, slices = run.model, accelerator.slices
+  replica = slices if run.mesh.replica in (1, -1) else run.mesh.replica
+  sequence = 1 if run.mesh.sequence == -1 else run.mesh.sequence
+  rest, left = divmod(accelerator.devices, replica * sequence)
+  heads = model.num_kv_heads or model.num_heads
+  for tensor, fsdp in itertools.product(_divisors(rest), repeat=2):
+    data_ = rest // (tensor * fsdp)
+    if left or rest % (tensor * fsdp):
+      continue
+    if heads % tensor or model.mlp_dim % tensor or model.embed_dim % fsdp:
+      continue
+    yield {
+      'replica': replica,
+      'data': data_,
+      'fsdp': fsdp,
+      'tensor': tensor,
+      'sequence': sequence,
+    }
+
+
+def _divisors(number):
+  return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _seconds(run, accelerator, sizes):
+  """Of a step, roughly: products, and what no product hides."""
+  chip, model = chips.CHIPS[accelerator.kind], run.model
+  widths = data.widths(run)
+  lengths = [widths.get(side, 0) for side in ('encoder', 'decoder')]
+  _, whole = flops.train_step(model, run.batch_size, *lengths)
+  products = whole * _REMAT[model.remat] / accelerator.devices
+  products /= chip.flops * _REACHED
+  link = chip.link_bandwidth * chips.LINK_REACHED * 2
+  ways = chip.links // 2 if chip.dimensions else 1
+  # A layer's weights are gathered for each pass of each microbatch.
+  weights = 12 * model.embed_dim**2 * (
+    model.encoder_layers + model.decoder_layers
+  )
+  passes = 2 + (model.remat == 'full')
+  fsdp, tensor = sizes['fsdp'], sizes['tensor']
+  gathered = 2 * weights / tensor * (fsdp - 1) / fsdp
+  hidden = run.microbatches * (passes + 1) * gathered / (link * ways)
+  summed = 4 * weights / tensor / fsdp if sizes['data'] > 1 else 0
+  shards = partitioning.batch_shards(sizes)
+  stream = 2 * run.batch_size / shards * model.embed_dim
+  layers = sum(
+    n * layers * k
+    for n, layers, k in zip(
+      lengths, (model.encoder_layers, model.decoder_layers), (2, 3)
+    )
+  )
+  exchanged = 2 * stream * layers * 2 * passes / 2 if tensor > 1 else 0
+  exposed = 2 * exchanged * (tensor - 1) / tensor / link
+  exposed += 2 * summed / (link * ways)
+  return max(products, hidden) + exposed
+
+
+def fitting(found, accelerator, limit):
+  """The first so many that fit by the analytic estimate, with it."""
+  usable = chips.CHIPS[accelerator.kind].hbm_usable
+  platform = 'tpu' if accelerator.is_tpu else 'gpu'
+  kept = []
+  for candidate in found:
+    mesh = analytic.mesh_of(candidate.sizes, platform)
+    estimate = analytic.estimate(candidate.run, mesh)
+    if estimate.total * _HAZARD < usable:
+      kept.append((candidate, estimate))
+      if len(kept) == limit:
+        break
+  return kept
+
+
+def run(base, accelerator, limit, plan, say):
+  """Compiles the best few and ranks them.
+
+  Args:
+    base: specs.Run.
+    accelerator: accelerators.Accelerator.
+    limit: how many are compiled.
+    plan: from a run to its figures.
+    say: prints a line.
+
+  Returns:
+    [(Candidate, figures)], the fastest first; those that don't fit last.
+  """
+  found = candidates(base, accelerator)
+  if not found:
+    raise errors.ConfigError(
+      'no mesh fits the batch and the heads',
+      got=f'{base.batch_size} rows, {base.model.num_heads} heads on '
+      f'{accelerator.devices} devices',
+      fix='another Run.batch_size',
+    )
+  kept = fitting(found, accelerator, limit)
+  say(
+    f'{len(found)} ways to train it; {len(kept)} of those that fit by estimate '
+    'are compiled, the roughly fastest first'
+  )
+  done, start = [], time.monotonic()
+  for n, (candidate, estimate) in enumerate(kept):
+    eta = (time.monotonic() - start) / n * (len(kept) - n) if n else None
+    left = f', {eta:.0f} s left' if eta else ''
+    say(
+      f'{n + 1} of {len(kept)}: {candidate.flags} (roughly '
+      f'{candidate.seconds * 1e3:.0f} ms, {estimate.total / 2**30:.1f} GiB)'
+      f'{left}'
+    )
+    try:
+      done.append((candidate, plan(candidate.run)))
+    except KeyboardInterrupt:
+      say('interrupted: the same command goes on with the next')
+      break
+  return sorted(done, key=lambda x: x[1].get('seconds', float('inf')))
