@@ -23,7 +23,7 @@ decoding checkpoints reporting data
 evaluate tasks
 measures results
 infer train show scores
-loop pretrained looking portrait
+loop pretrained looking portrait planning
 fit bulk outline
 interop
 assess caching
