@@ -34,7 +34,7 @@ def text(kind):
   """The description of one of a100, h100, h200 and b200."""
   if kind not in _CORES:
     raise errors.ConfigError(
-      'this GPU can not be compiled for', got=kind, choices=list(_CORES)
+      'this kind of GPU is not described', got=kind, choices=list(_CORES)
     )
   cores, units, shared, block, cache, capability, features = _CORES[kind]
   chip = chips.CHIPS[kind]
