@@ -11,6 +11,8 @@ import time
 import jax
 import jax.numpy as jnp
 
+from t5x_lite import chips
+
 
 def forward(spec, inputs, targets, causal_share=0.5):
   """Operations of one example's forward pass.
@@ -60,29 +62,11 @@ def train_step(spec, batch_size, inputs, targets):
   )
 
 
-# Dense bfloat16 peaks of one JAX device, from the vendors' data sheets.
-PEAKS = {
-  'TPU v3': 61.5e12,  # a core is a device
-  'TPU v4': 275e12,
-  'TPU v5 lite': 197e12,
-  'TPU v5e': 197e12,
-  'TPU v5': 459e12,
-  'TPU v5p': 459e12,
-  'TPU v6 lite': 918e12,
-  'TPU v6e': 918e12,
-  'NVIDIA A100': 312e12,
-  'NVIDIA H100 PCIe': 756e12,
-  'NVIDIA H100': 989e12,
-  'NVIDIA H200': 989e12,
-}
-
-
 def peak(devices):
   """(operations a second of all these devices, how that is known)."""
-  kind = devices[0].device_kind
-  for name in sorted(PEAKS, key=len, reverse=True):
-    if kind.startswith(name):
-      return PEAKS[name] * len(devices), 'data sheet, bfloat16'
+  chip = chips.find(devices[0].device_kind)
+  if chip:
+    return chip.flops * len(devices), 'data sheet, bfloat16'
   measured = measure(jax.local_devices()[0])
   # Simulated devices share one processor.
   count = 1 if devices[0].platform == 'cpu' else len(devices)

@@ -9,7 +9,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 # A module imports only from the lines above its own; a folder also from itself.
 LEVELS = """
 errors allocator noise values numbers
-specs processes objects looking_options transfer_options parsing accelerators
+specs processes objects looking_options transfer_options parsing
+accelerators chips
 storage record watching installation
 recipes manifest best lines parts decoding_options vocabulary_options
 launch_options
@@ -22,7 +23,7 @@ decoding checkpoints reporting data
 evaluate tasks
 measures results
 infer train show scores
-loop pretrained looking portrait
+loop pretrained looking portrait planning
 fit bulk outline
 interop
 assess caching
