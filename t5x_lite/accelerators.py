@@ -56,7 +56,15 @@ KINDS = {
     'tpu-ubuntu2204-base',
     'tpu-v3-slice',
   ),
-  'v4': _Kind(2, 1, _CUBES, 4, 'v4', 'tpu-ubuntu2204-base', 'tpu-v4-podslice'),
+  'v4': _Kind(
+    2,
+    1,
+    _CUBES | _torus('4x4x12'),
+    4,
+    'v4',
+    'tpu-ubuntu2204-base',
+    'tpu-v4-podslice',
+  ),
   'v5e': _Kind(
     1, 1, _LITE, 8, 'v5litepod', 'v2-alpha-tpuv5-lite', 'tpu-v5-lite-podslice'
   ),

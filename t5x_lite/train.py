@@ -51,8 +51,12 @@ def digest(tokens_BL):
   return jnp.sum(mixed ^ (mixed >> 16), dtype=jnp.uint32)
 
 
-def make_train_step(run, model, optimizer):
-  """The function (state, batch) -> (state, metrics) of a run, to be jitted."""
+def make_loss(run, model, optimizer):
+  """The function (trained, params, batch, shares_BL, keys_B) -> (loss, sums).
+
+  Its first argument is what gradients are taken of; `shares_BL` is as of
+  losses.normalize, and `keys_B` as of `dropout_keys`.
+  """
 
   def loss(trained, params, batch, shares_BL, keys_B):
     params = optimizer.merge(trained, params)
@@ -76,6 +80,13 @@ def make_train_step(run, model, optimizer):
       total = run.objective.lm_weight * total + class_loss
       sums |= found
     return total, sums | {'weight': weight}
+
+  return loss
+
+
+def make_train_step(run, model, optimizer):
+  """The function (state, batch) -> (state, metrics) of a run, to be jitted."""
+  loss = make_loss(run, model, optimizer)
 
   def gradients(trained, params, batch, shares_BL, keys_B):
     """Sums of gradients and metrics over the microbatches.
@@ -145,6 +156,35 @@ def make_train_step(run, model, optimizer):
   return train_step
 
 
+def layout(run, mesh):
+  """(model, optimizer, state) of a run, the state as shapes and shardings.
+
+  Args:
+    run: specs.Run.
+    mesh: jax.sharding.Mesh, or an AbstractMesh, for which no device is needed.
+  """
+  model = models.build(run.model)
+  optimizer = optimizers.build(run.optimizer, model.axes, run.steps)
+  shapes = {
+    'step': jax.ShapeDtypeStruct((), jnp.int32),
+    'params': model.abstract,
+    'opt_state': jax.eval_shape(optimizer.init, model.abstract),
+  }
+  shardings = {
+    'step': partitioning.replicated(mesh),
+    'params': partitioning.shardings(model.abstract, model.axes, mesh),
+    'opt_state': partitioning.state_shardings(
+      shapes['opt_state'], model.abstract, model.axes, mesh
+    ),
+  }
+  abstract = jax.tree.map(
+    lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+    shapes,
+    shardings,
+  )
+  return model, optimizer, abstract
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
   """A run's model, optimizer and step, laid out on a mesh."""
@@ -163,22 +203,7 @@ class Program:
       mesh.shape, run.batch_size, run.microbatches, slices
     )
     kernels.check(run.model, mesh)
-    model = models.build(run.model)
-    optimizer = optimizers.build(run.optimizer, model.axes, run.steps)
-    shapes = jax.eval_shape(lambda: init_state(model, optimizer, run.seed, {}))
-    params = partitioning.shardings(shapes['params'], model.axes, mesh)
-    shardings = {
-      'step': partitioning.replicated(mesh),
-      'params': params,
-      'opt_state': partitioning.state_shardings(
-        shapes['opt_state'], model.abstract, model.axes, mesh
-      ),
-    }
-    abstract = jax.tree.map(
-      lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-      shapes,
-      shardings,
-    )
+    model, optimizer, abstract = layout(run, mesh)
     return cls(run, mesh, model, optimizer, abstract)
 
   @property

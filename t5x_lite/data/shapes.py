@@ -22,7 +22,7 @@ _ENCODER = 'input_tokens', 'segment_ids', 'positions'
 
 
 def batch(run):
-  """{feature: jax.ShapeDtypeStruct} of a run's batches, as `Batches` makes them.
+  """{feature: jax.ShapeDtypeStruct} of the batches of a run.
 
   Args:
     run: specs.Run.
