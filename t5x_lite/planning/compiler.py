@@ -77,7 +77,13 @@ def compile_to(request, folder):
 
 
 def chips(request):
-  """The devices of a topology, as jax has them."""
+  """The devices that are compiled for, as jax has them."""
+  if request['platform'] == 'cuda':
+    from t5x_lite import accelerators
+    from t5x_lite.planning import targets
+
+    accelerator = accelerators.parse(request['topology'])
+    return targets.topology(accelerator).devices
   from jax.experimental import topologies
 
   return topologies.get_topology_desc(

@@ -21,7 +21,15 @@ from t5x_lite.planning import hlo
 
 # What a program hangs on: settings that don't count, packages and code that do.
 _IRRELEVANT = 'steps', 'seed', 'log_every', 'evaluation', 'checkpoints'
-_PACKAGES = 'jax', 'jaxlib', 'libtpu', 'jax-cuda12-plugin', 'flax', 'optax'
+_PACKAGES = (
+  'jax',
+  'jaxlib',
+  'libtpu',
+  'jax-cuda12-plugin',
+  'jax-cuda12-pjrt',
+  'flax',
+  'optax',
+)
 _CODE = (
   't5x_lite/nn/',
   't5x_lite/optimizers/',
@@ -34,6 +42,7 @@ _CODE = (
   't5x_lite/train.py',
 )
 _FAST = {'exec_time_optimization_effort': -1.0}
+_COMPILERS = {'tpu': ('libtpu', 'tpu'), 'cuda': ('jax_cuda12_plugin', 'gpu')}
 _LAST = 12  # lines of a compiler that failed
 
 
@@ -86,7 +95,8 @@ def request(run, accelerator, fast=False):
     if accelerator.slices > 1:
       arguments['num_slices'] = accelerator.slices
   else:
-    raise errors.ConfigError('no compiler for this accelerator', got=accelerator)
+    platform = 'cuda'
+    topology = f'{accelerator.slices}x{accelerator.name}'
   return {
     'record': settings,
     'platform': platform,
@@ -148,15 +158,13 @@ def compile(run, accelerator, fast=False):  # noqa: A001
 
 
 def _check_compiler(platform):
-  module, extra = {'tpu': ('libtpu', 'tpu'), 'cuda': ('jax_plugins.xla_cuda12', 'gpu')}[
-    platform
-  ]
-  if importlib.util.find_spec(module.split('.')[0]) is None:
+  module, extra = _COMPILERS[platform]
+  if importlib.util.find_spec(module) is None:
     raise errors.ConfigError(
       f'no compiler for {platform} is installed',
-      expected=module,
+      expected=f'the package of {module}',
       fix=f"pip install 't5x_lite[{extra}]', or --analytic for what can be "
-      'told without',
+      'told without it',
     )
 
 
