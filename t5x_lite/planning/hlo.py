@@ -205,7 +205,7 @@ class Module:
       if parent == frame:
         break
       frame = parent
-    return first or ''
+    return (first or '').rpartition('site-packages/')[2]
 
 
 def parse(text):
@@ -320,6 +320,7 @@ def _frames(text):
   }
   frames = {n: fields(line) for n, line in tables['StackFrames'].items()}
   return {
-    n: (*places[x['file_location_id']], x.get('parent_frame_id', 0))
+    # Parents are numbered from 1 for none.
+    n: (*places[x['file_location_id']], x.get('parent_frame_id', 1) - 1)
     for n, x in frames.items()
   }

@@ -1,0 +1,1 @@
+"""What a run will take of chips that are not there."""

@@ -1,0 +1,305 @@
+"""Plans: what is read off compiled programs, on programs known by hand."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from t5x_lite import chips
+from t5x_lite.planning import collectives
+from t5x_lite.planning import counting
+from t5x_lite.planning import hlo
+from t5x_lite.planning import loops
+from t5x_lite.planning import memory
+from t5x_lite.planning import network
+from t5x_lite.planning import timing
+
+# A loop of 3 turns by steps of 2, a product in it, and an update in place.
+LOOP = """HloModule jit_f, is_scheduled=true, input_output_alias={ {1}: (1, {}, may-alias) }
+
+FileNames
+1 "/home/me/t5x_lite/nn/modules.py"
+2 "/usr/lib/jax/core.py"
+
+FunctionNames
+1 "einsum"
+2 "bind"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=52 end_line=52 column=1 end_column=2}
+2 {file_name_id=2 function_name_id=2 line=7 end_line=7 column=1 end_column=2}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=2}
+
+%body (p: (s32[], f32[256,256], f32[6,256,256])) -> (s32[], f32[256,256], f32[6,256,256]) {
+  %p = (s32[]{:T(128)}, f32[256,256]{1,0:T(8,128)}, f32[6,256,256]{2,1,0:T(8,128)}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
+  %x = f32[256,256]{1,0:T(8,128)} get-tuple-element(%p), index=1
+  %all = f32[6,256,256]{2,1,0:T(8,128)} get-tuple-element(%p), index=2
+  %two = s32[]{:T(128)} constant(2)
+  %zero = s32[]{:T(128)} constant(0)
+  %next = s32[]{:T(128)} add(%i, %two)
+  %y = f32[256,256]{1,0:T(8,128)} convolution(%x, %x), dim_labels=bf_io->bf, metadata={op_name="jit(f)/while/body/dot_general" stack_frame_id=2}
+  %row = f32[1,256,256]{2,1,0:T(8,128)} bitcast(%y)
+  %new = f32[6,256,256]{2,1,0:T(8,128)} dynamic-update-slice(%all, %row, %i, %zero, %zero)
+  ROOT %t = (s32[]{:T(128)}, f32[256,256]{1,0:T(8,128)}, f32[6,256,256]{2,1,0:T(8,128)}) tuple(%next, %y, %new)
+}
+
+%condition (q: (s32[], f32[256,256], f32[6,256,256])) -> pred[] {
+  %q = (s32[]{:T(128)}, f32[256,256]{1,0:T(8,128)}, f32[6,256,256]{2,1,0:T(8,128)}) parameter(0)
+  %j = s32[]{:T(128)} get-tuple-element(%q), index=0
+  %five = s32[]{:T(128)} constant(5)
+  ROOT %less = pred[]{:T(512)} compare(%j, %five), direction=LT
+}
+
+ENTRY %main (a: f32[256,256], b: f32[6,256,256]) -> (f32[256,256], f32[6,256,256]) {
+  %a = f32[256,256]{1,0:T(8,128)} parameter(0), metadata={op_name="state['params']['layers']['kernel']"}
+  %b = f32[6,256,256]{2,1,0:T(8,128)} parameter(1), metadata={op_name="state['opt_state']['moments']"}
+  %start = s32[]{:T(128)} constant(0)
+  %copied = f32[256,256]{1,0:T(8,128)} copy(%a)
+  %given = (s32[]{:T(128)}, f32[256,256]{1,0:T(8,128)}, f32[6,256,256]{2,1,0:T(8,128)}) tuple(%start, %copied, %b)
+  %w = (s32[]{:T(128)}, f32[256,256]{1,0:T(8,128)}, f32[6,256,256]{2,1,0:T(8,128)}) while(%given), condition=%condition, body=%body
+  %g = f32[256,256]{1,0:T(8,128)} get-tuple-element(%w), index=1
+  %h = f32[6,256,256]{2,1,0:T(8,128)} get-tuple-element(%w), index=2
+  ROOT %r = (f32[256,256]{1,0:T(8,128)}, f32[6,256,256]{2,1,0:T(8,128)}) tuple(%g, %h)
+}
+"""
+MIB4 = 256 * 256 * 4
+
+
+@pytest.fixture(scope='module')
+def loop():
+  return hlo.parse(LOOP)
+
+
+@pytest.mark.parametrize(
+  'text, bytes_, space',
+  [
+    ('f32[256,128]{1,0:T(8,128)}', 256 * 128 * 4, 0),
+    ('bf16[3,100]{1,0:T(8,128)(2,1)}', 8 * 128 * 2, 0),
+    ('bf16[3,100]{0,1:T(8,128)(2,1)S(1)}', 104 * 128 * 2, 1),
+    ('f32[5]{0:T(256)}', 256 * 4, 0),
+    ('s32[]{:T(128)}', 128 * 4, 0),
+    ('pred[32,128]{1,0:T(32,128)(4,1)}', 32 * 128, 0),
+    ('f32[7,5]{1,0}', 7 * 5 * 4, 0),
+    ('s4[7,5]', 18, 0),
+  ],
+)
+def test_arrays_are_as_large_as_their_tiles(text, bytes_, space):
+  [array] = hlo._arrays(text)
+  assert (array.bytes, array.space) == (bytes_, space)
+
+
+def test_a_loop_is_counted_by_its_turns(loop):
+  runs, turns, unknown = loops.count(loop)
+  assert turns == {'w': 3}
+  assert runs == {'main': 1, 'body': 3, 'condition': 4}
+  assert not unknown
+
+
+def test_a_loop_without_a_number_is_told():
+  text = LOOP.replace('constant(5)', 'custom-call()')
+  assert loops.count(hlo.parse(text))[2] == ['w']
+
+
+def test_the_number_that_gpus_note_is_taken():
+  text = LOOP.replace(
+    'body=%body', 'body=%body, backend_config={"known_trip_count":{"n":"24"}}'
+  )
+  assert loops.count(hlo.parse(text))[1] == {'w': 24}
+
+
+def test_the_source_is_the_innermost_line_of_this_package(loop):
+  op = loop.computations['body'].ops['y']
+  assert loop.source(op) == 't5x_lite/nn/modules.py:52'
+
+
+def test_work_of_a_product_and_of_an_update_in_place(loop):
+  body = loop.computations['body']
+  product = counting.work(loop, body, body.ops['y'])
+  assert product.flops == 2 * 256**3
+  assert product.bytes == 3 * MIB4
+  update = counting.work(loop, body, body.ops['new'])
+  assert update.bytes == 2 * MIB4 and not update.flops
+
+
+def test_memory_follows_a_loop_in_place(loop):
+  found = memory.peak(loop)
+  # Both arguments, the copy that the loop carries, a turn's scalars; what the
+  # turn makes goes where the loop carries it.
+  scalars = 128 * 4
+  least = MIB4 + 6 * MIB4 + MIB4
+  assert least <= found.bytes <= least + 8 * scalars
+
+
+def test_arguments_that_are_donated_are_not_counted_twice(loop):
+  assert loop.aliases == {1: 1}
+  kept = hlo.parse(LOOP.replace(' {1}: (1, {}, may-alias) ', ''))
+  assert memory.peak(kept).bytes >= memory.peak(loop).bytes
+
+
+@pytest.mark.parametrize('seed', range(40))
+def test_taps_that_fall_on_padding_are_not_counted(seed):
+  rng = np.random.default_rng(seed)
+  size, taps, outputs = (int(n) for n in rng.integers(1, 9, 3))
+  low, stride, spread, apart = (
+    int(rng.integers(-2, 5)),
+    *(int(n) for n in rng.integers(1, 4, 3)),
+  )
+  brute = 0
+  for o in range(outputs):
+    for t in range(taps):
+      place = o * stride + t * apart - low
+      brute += place % spread == 0 and 0 <= place // spread < size
+  found = counting._pairs(outputs, taps, size, (low, stride, spread, apart))
+  assert found == brute
+
+
+@pytest.mark.parametrize(
+  'text, expected',
+  [
+    ('replica_groups={{0,1},{2,3}}', [[0, 1], [2, 3]]),
+    ('replica_groups=[2,2]<=[4]', [[0, 1], [2, 3]]),
+    ('replica_groups=[2,2]<=[2,2]T(1,0)', [[0, 2], [1, 3]]),
+    ("replica_groups=mesh['a'=2,'b'=2] {'b'}", [[0, 1], [2, 3]]),
+    ("replica_groups=mesh['a'=2,'b'=2] {'a'}", [[0, 2], [1, 3]]),
+    ("replica_groups=mesh['a'=2,'b'=2] {'a','b'}", [[0, 1, 2, 3]]),
+    ("replica_groups=mesh['a'=4] {'a':(1)2}", [[0, 2], [1, 3]]),
+    ("replica_groups=mesh['a'=4] {'a':(2)2}", [[0, 1], [2, 3]]),
+    ('source_target_pairs={{0,1},{1,0}}', [[0, 1], [1, 0]]),
+    ('', [[0, 1, 2, 3]]),
+  ],
+)
+def test_groups_are_read_in_each_way_of_writing(text, expected):
+  assert collectives.members(text, 4).tolist() == expected
+
+
+def test_axes_are_those_along_which_members_differ():
+  mesh = {'data': 2, 'fsdp': 2, 'tensor': 2}
+  along = lambda groups: collectives.axes(np.array(groups), mesh)
+  assert along([[0, 1], [2, 3]]) == ('tensor',)
+  assert along([[0, 2], [1, 3]]) == ('fsdp',)
+  assert along([[0, 1, 2, 3], [4, 5, 6, 7]]) == ('fsdp', 'tensor')
+
+
+EXCHANGE = """HloModule jit_g, is_scheduled=true
+
+%sum (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %z = f32[] add(%x, %y)
+}
+
+ENTRY %main (w: bf16[1024,4096], v: bf16[4096,4096]) -> bf16[4096,4096] {
+  %w = bf16[1024,4096]{1,0:T(8,128)(2,1)} parameter(0)
+  %v = bf16[4096,4096]{1,0:T(8,128)(2,1)} parameter(1)
+  %s = (bf16[1024,4096]{1,0:T(8,128)(2,1)}, bf16[4096,4096]{1,0:T(8,128)(2,1)}) all-gather-start(%w), channel_id=1, replica_groups=[4,4]<=[4,4]T(1,0), dimensions={0}
+  %p = bf16[4096,4096]{1,0:T(8,128)(2,1)} convolution(%v, %v), dim_labels=bf_io->bf
+  %d = bf16[4096,4096]{1,0:T(8,128)(2,1)} all-gather-done(%s)
+  ROOT %q = bf16[4096,4096]{1,0:T(8,128)(2,1)} convolution(%p, %d), dim_labels=bf_io->bf
+}
+"""
+
+
+def square():
+  """A v5e-16: 4 x 4, its rows the axis fsdp, its columns tensor."""
+  coords = [(x, y, 0) for x in range(4) for y in range(4)]
+  return network.Network.of(chips.CHIPS['v5e'], np.zeros(16, int), coords)
+
+
+def test_what_is_exchanged_meanwhile_is_hidden():
+  module = hlo.parse(EXCHANGE)
+  [x] = collectives.find(module, module.entry, 16)
+  whole = 4096 * 4096 * 2
+  assert (x.kind, x.payload, x.start, x.done) == ('all-gather', whole, 's', 'd')
+  assert x.sent == whole * 3 / 4
+  assert collectives.overlapped(module, module.entry, x)
+  mesh = {'fsdp': 4, 'tensor': 4}
+  assert collectives.axes(x.groups, mesh) == ('fsdp',)
+  rates = timing.Rates(flops=1.0, bandwidth=1.0, overhead=0.0)
+  net = square()
+  times = timing.Clock(module, {}, net, rates).step()
+  product = 2 * 4096**3 / 197e12
+  exchange = x.sent / (50e9 * chips.LINK_REACHED) + 4e-6
+  assert times.ici == pytest.approx(exchange)
+  assert times.compute == pytest.approx(2 * product)
+  # The first product hides all of it that is no longer than it.
+  assert times.exposed == pytest.approx(max(0, exchange - product))
+  assert times.total == pytest.approx(max(product, exchange) + product)
+  at_once = EXCHANGE.replace('all-gather-start', 'all-gather').replace(
+    '(bf16[1024,4096]{1,0:T(8,128)(2,1)}, bf16[4096,4096]{1,0:T(8,128)(2,1)})'
+    ' all-gather',
+    'bf16[4096,4096]{1,0:T(8,128)(2,1)} all-gather',
+  )
+  at_once = at_once.replace('all-gather-done(%s)', 'copy(%s)')
+  module = hlo.parse(at_once)
+  times = timing.Clock(module, {}, net, rates).step()
+  assert times.exposed == pytest.approx(exchange)
+
+
+@pytest.mark.parametrize(
+  'sides, members, links',
+  [
+    ((4, 4), [0, 1, 2, 3], 1),  # a line of a small slice
+    ((16, 16), list(range(16)), 2),  # a closed ring
+    ((16, 16), list(range(256)), 4),  # both rings
+    ((16, 16), [0, 4, 8, 12], 0.5),  # each fourth: three others pass through
+    ((16, 16), [0, 1, 2, 3], 1),  # a part of a ring
+  ],
+)
+def test_rings_have_as_many_links_as_the_torus_gives(sides, members, links):
+  coords = [(x, y, 0) for x in range(sides[0]) for y in range(sides[1])]
+  slices = np.zeros(math.prod(sides), int)
+  net = network.Network.of(chips.CHIPS['v5e'], slices, coords)
+  bandwidth, _, _ = net._ring(np.array(members))
+  assert bandwidth == pytest.approx(links * 50e9 * chips.LINK_REACHED)
+
+
+def test_slices_exchange_by_the_data_centre_network():
+  coords = [(x, y, 0) for _ in range(2) for x in range(4) for y in range(4)]
+  slices = np.repeat([0, 1], 16)
+  net = network.Network.of(chips.CHIPS['v5e'], slices, coords)
+  groups = np.arange(32).reshape(2, 16).T
+  assert net.crosses(groups)
+  x = collectives.Collective(
+    'all-reduce', groups, 10**9, 10**9, 's', 's', None
+  )
+  ici, dcn, sides = net.seconds(x)
+  assert (ici, sides) == (0, ())
+  assert dcn == pytest.approx(10**9 / chips.CHIPS['v5e'].dcn_bandwidth)
+
+
+def test_a_compiled_scan_counts_what_it_does():
+  """A program of XLA itself, of this machine."""
+  layers, rows, width = 5, 64, 128
+
+  def f(w_NEE, x_BE):
+    def turn(x_BE, w_EE):
+      return jnp.tanh(x_BE @ w_EE), None
+
+    return jax.lax.scan(turn, x_BE, w_NEE)[0].sum()
+
+  shapes = (
+    jax.ShapeDtypeStruct((layers, width, width), jnp.float32),
+    jax.ShapeDtypeStruct((rows, width), jnp.float32),
+  )
+  text = jax.jit(jax.grad(f)).lower(*shapes).compile().as_text()
+  module = hlo.parse(text)
+  runs, _, unknown = loops.count(module)
+  total = sum(
+    times * counting.flops(module, module.computations[name], op)
+    for name, times in runs.items()
+    for op in module.computations[name].ops.values()
+  )
+  assert not unknown
+  # Forward, and of each factor's gradient as much; the first has none of x.
+  assert total == 2 * rows * width * width * 3 * layers
+
+
+def test_text_that_is_no_program_is_refused():
+  with pytest.raises(ValueError, match='no entry'):
+    hlo.parse('HloModule x\n')
