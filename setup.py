@@ -36,7 +36,10 @@ setuptools.setup(
   + sorted(BESIDE)
   + ['t5x_lite.launch.configs', 't5x_lite.tasks.readers'],
   package_dir=BESIDE,
-  package_data={'t5x_lite.gin': ['README.md', '**/*.gin']},
+  package_data={
+    't5x_lite': ['prices.json'],
+    't5x_lite.gin': ['README.md', '**/*.gin'],
+  },
   entry_points={'console_scripts': ['t5x_lite = t5x_lite.cli:main']},
   install_requires=[
     # From the oldest release that the tests ran with to the next that may

@@ -1,5 +1,9 @@
 """The table of chips: its figures agree with each other."""
 
+import json
+import pathlib
+import re
+
 import pytest
 
 from t5x_lite import accelerators
@@ -77,3 +81,16 @@ def test_kinds_of_devices_that_share_a_beginning():
   assert chips.find('NVIDIA H100 PCIe').kind == 'h100-pcie'
   assert chips.find('NVIDIA H100 80GB HBM3').kind == 'h100'
   assert chips.find('cpu') is None
+
+
+def test_prices_are_of_known_chips_and_say_whence():
+  path = pathlib.Path(chips.__file__).with_name('prices.json')
+  prices = json.loads(path.read_text(encoding='utf-8'))['prices']
+  assert set(prices) <= set(chips.CHIPS)
+  for price in prices.values():
+    assert set(price) == {'usd', 'region', 'as_of', 'source'}
+    assert 0.5 < price['usd'] < 50  # a chip and hour, not a machine or month
+    assert price['as_of'] is None or re.fullmatch(
+      r'20\d\d-\d\d', price['as_of']
+    )
+    assert price['source']
