@@ -213,7 +213,8 @@ def square():
 
 def test_what_is_exchanged_meanwhile_is_hidden():
   module = hlo.parse(EXCHANGE)
-  [x] = collectives.find(module, module.entry, 16)
+  exchanges = collectives.find(module, {'main': 1}, 16)
+  [x] = exchanges['main']
   whole = 4096 * 4096 * 2
   assert (x.kind, x.payload, x.start, x.done) == ('all-gather', whole, 's', 'd')
   assert x.sent == whole * 3 / 4
@@ -222,7 +223,7 @@ def test_what_is_exchanged_meanwhile_is_hidden():
   assert collectives.axes(x.groups, mesh) == ('fsdp',)
   rates = timing.Rates(flops=1.0, bandwidth=1.0, overhead=0.0)
   net = square()
-  times = timing.Clock(module, {}, net, rates).step()
+  times = timing.Clock(module, {}, exchanges, net, rates).step()
   product = 2 * 4096**3 / 197e12
   exchange = x.sent / (50e9 * chips.LINK_REACHED) + 4e-6
   assert times.ici == pytest.approx(exchange)
@@ -237,7 +238,8 @@ def test_what_is_exchanged_meanwhile_is_hidden():
   )
   at_once = at_once.replace('all-gather-done(%s)', 'copy(%s)')
   module = hlo.parse(at_once)
-  times = timing.Clock(module, {}, net, rates).step()
+  exchanges = collectives.find(module, {'main': 1}, 16)
+  times = timing.Clock(module, {}, exchanges, net, rates).step()
   assert times.exposed == pytest.approx(exchange)
 
 

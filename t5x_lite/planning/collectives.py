@@ -60,17 +60,28 @@ class Collective:
     return self.groups.shape[1]
 
 
-def find(module, computation, devices):
-  """The Collectives of one run of a computation, loops apart.
+def find(module, runs, devices):
+  """{computation: the Collectives of one run of it, loops apart}.
 
   What the compiler cuts into pieces among fusions counts once, from the first
-  piece to the last.
+  piece to the last. Pieces may lie within a loop that runs meanwhile: they
+  belong to the computation around it, which starts and ends them.
 
   Args:
     module: hlo.Module.
-    computation: hlo.Computation.
+    runs: {computation: how often it runs}, as of loops.count.
     devices: how many there are.
   """
+  found, taken = {}, set()
+  for name in sorted(runs, key=lambda name: runs[name]):
+    own = _of_one(module, module.computations[name], devices)
+    found[name] = [x for channel, x in own.items() if channel not in taken]
+    taken |= {channel for channel in own if isinstance(channel, int)}
+  return found
+
+
+def _of_one(module, computation, devices):
+  """{channel, or a name without one: Collective} of one computation."""
   found = {}
   for outer in computation.ops.values():
     for place, op in _exchanges(module, computation, outer):
@@ -86,11 +97,11 @@ def find(module, computation, devices):
     for name in op.operands:
       if op.kind.endswith('-done'):
         ends[name] = op.name
-  return [
-    dataclasses.replace(x, done=ends.get(x.done, x.done))
-    for x in found.values()
+  return {
+    key: dataclasses.replace(x, done=ends.get(x.done, x.done))
+    for key, x in found.items()
     if x.members > 1
-  ]
+  }
 
 
 def _exchanges(module, computation, op):
@@ -209,7 +220,8 @@ def overlapped(module, computation, collective):
   start, done = (
     names.index(x) for x in (collective.start, collective.done)
   )
+  between = [computation.ops[name] for name in names[start + 1 : done]]
   return any(
-    counting.flops(module, computation, computation.ops[name])
-    for name in names[start + 1 : done]
+    op.kind == 'while' or counting.flops(module, computation, op)
+    for op in between
   )

@@ -97,6 +97,8 @@ def request(run, accelerator, fast=False):
   else:
     platform = 'cuda'
     topology = f'{accelerator.slices}x{accelerator.name}'
+    if without_cudnn(run):
+      settings['model'] = settings['model'] | {'attention': 'chunked'}
   return {
     'record': settings,
     'platform': platform,
@@ -104,6 +106,14 @@ def request(run, accelerator, fast=False):
     'arguments': arguments,
     'options': _FAST if fast and accelerator.is_tpu else {},
   }
+
+
+def without_cudnn(run):
+  """Whether attention is compiled for GPUs otherwise than it would run.
+
+  Which of cuDNN's kernels fits is asked of a library that needs the GPU.
+  """
+  return run.model.attention in ('auto', 'fused')
 
 
 def key(asked):

@@ -8,6 +8,7 @@ from t5x_lite import data
 from t5x_lite import flops
 from t5x_lite.planning import analytic
 from t5x_lite.planning import collectives
+from t5x_lite.planning import compiling
 from t5x_lite.planning import counting
 from t5x_lite.planning import families
 from t5x_lite.planning import loops
@@ -48,6 +49,7 @@ def of(run, accelerator, compiled, fast=False, rates=None):
     'mesh': compiled.mesh,
     'fits': compiled.too_much is None,
     'hbm': chip.hbm_usable,
+    'notes': _notes(run, accelerator),
     'compile': {
       'seconds': compiled.seconds,
       'cpu_seconds': compiled.cpu_seconds,
@@ -60,13 +62,14 @@ def of(run, accelerator, compiled, fast=False, rates=None):
   module = compiled.module
   runs, turns, unknown = loops.count(module)
   net = network.Network.of(chip, compiled.slices, compiled.coords)
-  clock = timing.Clock(module, turns, net, rates)
+  exchanges = collectives.find(module, runs, len(net.slices))
+  clock = timing.Clock(module, turns, exchanges, net, rates)
   times = clock.step()
   work = _work(run, accelerator, module, runs)
   found |= {
     'memory': _memory(run, compiled),
     'flops': work,
-    'collectives': _collectives(module, runs, net, compiled.mesh),
+    'collectives': _collectives(module, runs, exchanges, net, compiled.mesh),
     'times': dataclasses.asdict(times),
     'unknown_loops': unknown,
   }
@@ -100,6 +103,20 @@ def without(run, accelerator, sizes):
     },
     'flops': {'model': halved, 'model_attention_whole': whole},
   }
+
+
+def _notes(run, accelerator):
+  if accelerator.is_tpu:
+    return []
+  notes = [
+    'compiled without the tuning that a GPU allows: its times are rough'
+  ]
+  if compiling.without_cudnn(run):
+    notes.append(
+      "attention is compiled as 'chunked': where cuDNN is and takes it, it is "
+      'faster and needs less'
+    )
+  return notes
 
 
 def speed(run, accelerator, seconds):
@@ -186,13 +203,12 @@ def _short(op_name):
   return '/'.join(op_name.split('/')[-2:])
 
 
-def _collectives(module, runs, net, mesh):
+def _collectives(module, runs, exchanges, net, mesh):
   """One entry for each kind, axes and network, the most bytes first."""
-  devices = len(net.slices)
   groups = {}
   for name, times in runs.items():
     computation = module.computations[name]
-    for x in collectives.find(module, computation, devices):
+    for x in exchanges[name]:
       axes = collectives.axes(x.groups, mesh)
       across = 'dcn' if net.crosses(x.groups) else 'ici'
       ici, dcn, _ = net.seconds(x)

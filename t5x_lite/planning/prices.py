@@ -1,20 +1,19 @@
-"""What chips cost, by the list of a day."""
+"""What chips cost, by lists of prices, each with its day and its source."""
 
 import importlib.resources
 import json
 
 
 def of(accelerator, days):
-  """{dollars, prices} of so many days, or nothing if no price is known."""
-  if days is None:
-    return {}
+  """{dollars, price} of so many days; nothing where no price is known.
+
+  Args:
+    accelerator: accelerators.Accelerator.
+    days: that it is used; None if that is not known.
+  """
   file = importlib.resources.files('t5x_lite') / 'prices.json'
-  listed = json.loads(file.read_text())
-  price = listed['dollars_per_chip_hour'].get(accelerator.kind)
-  if price is None:
+  listed = json.loads(file.read_text())['prices'].get(accelerator.kind)
+  if listed is None or days is None:
     return {}
-  chips = accelerator.chips * accelerator.slices
-  return {
-    'dollars': days * 24 * chips * price,
-    'prices': f'{listed["kind"]}, {listed["region"]}, {listed["date"]}',
-  }
+  hours = days * 24 * accelerator.chips * accelerator.slices
+  return {'dollars': hours * listed['usd'], 'price': listed}

@@ -31,6 +31,8 @@ def tell(figures, say=print):
   _work(figures, say)
   _exchanged(figures, say)
   _time(figures, say)
+  for note in figures['notes']:
+    say(note)
   if figures['level'] == 'fast':
     say(
       'compiled in haste: memory is an upper bound as a rule, and times are '
@@ -147,5 +149,10 @@ def _time(figures, say):
     f'with causal attention whole), {figures["tokens_per_second"]:,.0f} '
     f'tokens/s, {figures["days"]:.2f} days'
   )
-  if figures.get('dollars'):
-    say(f'predicted cost ${figures["dollars"]:,.0f} ({figures["prices"]})')
+  if 'dollars' in figures:
+    price = figures['price']
+    said = ', '.join(str(price[k]) for k in ('region', 'as_of') if price[k])
+    say(
+      f'predicted cost ${figures["dollars"]:,.0f}, at ${price["usd"]:.2f} per '
+      f'chip and hour on demand ({said or "of unknown day"}; {price["source"]})'
+    )
