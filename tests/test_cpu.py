@@ -14,6 +14,7 @@ from t5x_lite import models
 from t5x_lite import partitioning
 from t5x_lite import specs
 from t5x_lite.nn import modules
+from t5x_lite.nn import products
 from tests import runs
 from tests import tiny
 
@@ -59,15 +60,20 @@ def test_gradients_are_those_of_the_plain_formulas(
     found = of()
     monkeypatch.setattr(partitioning, 'is_one_device', lambda: False)
     monkeypatch.setattr(partitioning, 'constrain', lambda x, axes: x)
-    monkeypatch.setattr(modules, 'softmax', jax.nn.softmax)
-    monkeypatch.setattr(modules, 'einsum', plain_einsum)
+    monkeypatch.setattr(modules, 'softmax', plain_softmax)
+    monkeypatch.setattr(products, 'einsum', plain_einsum)
     expected = of()
   largest = max(np.abs(x).max() for x in jax.tree.leaves(expected))
   for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
     np.testing.assert_allclose(a, b, rtol=0, atol=within * largest)
 
 
-def plain_einsum(equation, x, y, dtype=None):
+def plain_softmax(x, dtype):
+  return jax.nn.softmax(x).astype(dtype)
+
+
+def plain_einsum(equation, x, y, dtype=None, axes=None):
+  del axes
   return jnp.einsum(equation, x, y, preferred_element_type=dtype)
 
 
@@ -81,7 +87,7 @@ def test_a_gradient_of_kernels_needs_no_transposed_copy(shape):
 
 def test_softmax_gradient():
   x, d = np.random.default_rng(0).standard_normal((2, 3, 7)).astype('f')
-  found = jax.vjp(modules.softmax, x)[1](d)[0]
+  found = jax.vjp(lambda x: modules.softmax(x, x.dtype), x)[1](d)[0]
   expected = jax.vjp(jax.nn.softmax, x)[1](d)[0]
   np.testing.assert_allclose(found, expected, atol=1e-7)
 
@@ -108,7 +114,7 @@ def test_gradients_of_an_einsum_whichever_is_the_smaller(equation, larger):
     rng.standard_normal([sizes[letter] for letter in term]) for term in terms
   )
   with jax.enable_x64(True):
-    found = jax.vjp(lambda x, y: modules.einsum(equation, x, y), x, y)[1](d)
+    found = jax.vjp(lambda x, y: products.einsum(equation, x, y), x, y)[1](d)
     expected = jax.vjp(lambda x, y: plain_einsum(equation, x, y), x, y)[1](d)
   for a, b in zip(found, expected, strict=True):
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)

@@ -95,7 +95,7 @@ def run(kernel, arrays, mask, dropout, scale=0.4):
 
   def attend(q, k, v, values):
     toeplitz = values is not None and values.ndim == 2
-    bias = positions.Toeplitz(values, mask.shape[0]) if toeplitz else values
+    bias = positions.Toeplitz(values[None], mask.shape[0]) if toeplitz else values
     return kernel(q, k, v, mask, bias, scale, dropout)
 
   @jax.jit
@@ -373,7 +373,7 @@ def temporary_bytes(kernel, length):
 
   def total(q, k, v, values, segments):
     mask = masks.within(segments, causal=True)
-    bias = positions.Toeplitz(values, length)
+    bias = positions.Toeplitz(values[None], length)
     return kernels.KERNELS[kernel](q, k, v, mask, bias).sum()
 
   gradient = jax.jit(jax.grad(total, argnums=(0, 1, 2, 3)))

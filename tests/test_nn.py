@@ -17,6 +17,7 @@ from t5x_lite.nn import kernels
 from t5x_lite.nn import masks
 from t5x_lite.nn import modules
 from t5x_lite.nn import positions
+from t5x_lite.nn import products
 from tests import tiny
 
 TABLES = [(32, 128), (8, 20), (16, 20), (64, 256), (16, 256), (4, 3)]
@@ -69,7 +70,7 @@ def test_position_bias_is_a_table_of_key_minus_query(
   position = positions.make(nnx.Rngs(params=3), spec)
   # While decoding, the place of the query is known on the device only.
   got = jax.jit(
-    lambda first: position.bias(make_mask(q, k, first, causal)).matrix()
+    lambda first: position.bias(make_mask(q, k, first, causal)).matrix()[0]
   )(first)
   np.testing.assert_array_equal(
     got, bias_by_hand(position, q, k, first, causal)
@@ -179,12 +180,10 @@ def draw_attention(dtype=np.float32, scale=1.0):
   return q, k, v, mask, rng.standard_normal((3, 4, 6)).astype(np.float32)
 
 
-def attend(q, k, v, mask, bias, **kwargs):
+def attend(q, k, v, mask_BQK, bias, **kwargs):
   """Attention with any matrices for mask and bias."""
-  as_rules = lambda x: types.SimpleNamespace(matrix=lambda: x)
-  return kernels.KERNELS['plain'](
-    q, k, v, as_rules(mask), as_rules(bias), **kwargs
-  )
+  mask = types.SimpleNamespace(matrix=lambda: mask_BQK)
+  return kernels.KERNELS['plain'](q, k, v, mask, bias[None], **kwargs)
 
 
 def test_attention():
@@ -345,7 +344,7 @@ def test_tied_logits_of_few_rows_and_of_many(rows):
   wanted = np.einsum('BLE,VE->BLV', x, table)
 
   def total(x, table):
-    y = modules.linear('BLE,VE->BLV', x, table)
+    y = products.linear('BLE,VE->BLV', x, table)
     return jnp.sum(y * y), y
 
   (_, got), (of_x, of_table) = jax.jit(

@@ -6,13 +6,15 @@ import math
 
 from flax import nnx
 import jax
+from jax import ad_checkpoint
 import jax.numpy as jnp
 
 from t5x_lite import partitioning
 from t5x_lite import specs
 from t5x_lite.nn import initializers
+from t5x_lite.nn import products
 
-_FEW_ROWS = 32  # up to which it pays to turn what a table makes of them
+PRODUCT = 'product'  # what remat knows the results of dense layers by
 
 
 def at_least_float32(dtype):
@@ -34,107 +36,24 @@ def param(rngs, shape, axes, init):
   return nnx.Param(init(rngs.params(), shape, jnp.float32), axes=axes)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
-def einsum(equation, x, y, dtype=None):
-  """jnp.einsum of two arrays, with gradients that are einsums themselves.
-
-  The gradient that JAX derives for a kernel comes out transposed, and XLA's CPU
-  backend computes what it is made of element by element while it turns it
-  around: backward then takes six times forward, and so twice to four times.
-
-  Args:
-    equation: each letter stands in two of the three terms or in all.
-    x: an array.
-    y: an array of the same dtype.
-    dtype: of the sums and the result; default: that of `x`. The gradient that
-      comes in is rounded to the dtype of `x`, as its factors are.
-  """
-  return jnp.einsum(equation, x, y, preferred_element_type=dtype)
-
-
-def _einsum_forward(equation, x, y, dtype):
-  return einsum(equation, x, y, dtype), (x, y)
-
-
-def _einsum_backward(equation, dtype, operands, gradient):
-  del dtype
-  (x, y), (inputs, out) = operands, equation.split('->')
-  of_x, of_y = inputs.split(',')
-  gradient = gradient.astype(x.dtype)
-  of_gradient = jnp.einsum(f'{out},{of_y}->{of_x}', gradient, y)
-  if partitioning.platform() == 'cpu':
-    return of_gradient, _smaller_first(of_x, x, out, gradient, of_y)
-  return of_gradient, jnp.einsum(f'{of_x},{out}->{of_y}', x, gradient)
-
-
-def _smaller_first(of_x, x, of_y, y, out):
-  """jnp.einsum(f'{of_x},{of_y}->{out}', x, y), summed over rows.
-
-  XLA's CPU backend takes twice as long where the larger one is on the left, and
-  puts it there to spare itself a transposition of the result.
-  """
-  if x.size > y.size:
-    of_x, x, of_y, y = of_y, y, of_x, x
-  both = [letter for letter in of_x if letter in of_y and letter in out]
-  free = [n for of in (of_x, of_y) for n in of if n in out and n not in both]
-  found = ''.join(both + free)
-  z = jnp.einsum(f'{of_x},{of_y}->{found}', x, y)
-  if found == out:
-    return z
-  return jnp.einsum(f'{found}->{out}', jax.lax.optimization_barrier(z))
-
-
-einsum.defvjp(_einsum_forward, _einsum_backward)
-
-
-def linear(equation, x, kernel):
-  """The einsum of a kernel, on one device as a product of two matrices.
-
-  XLA's CPU backend turns what it sums over two axes around first, and whatever
-  that is made of is then computed at a hundredth of memory's speed.
-
-  Args:
-    equation: such as 'BLE,EHD->BLHD': the last axes of `x` are the first or the
-      last of the kernel.
-    x: an array.
-    kernel: an array of the same dtype.
-  """
-  if not partitioning.is_one_device():
-    return einsum(equation, x, kernel)
-  inputs, out = equation.split('->')
-  of_x, of_kernel = inputs.split(',')
-  left = [letter for letter in of_x if letter in out]
-  summed = math.prod(x.shape[len(left) :])
-  if of_kernel[0] in of_x:
-    y = einsum('RK,KN->RN', x.reshape(-1, summed), kernel.reshape(summed, -1))
-  else:
-    x_RK, kernel_NK = x.reshape(-1, summed), kernel.reshape(-1, summed)
-    if partitioning.platform() == 'cpu' and len(x_RK) <= _FEW_ROWS:
-      # Else it turns all of the kernel around first: half the speed.
-      y_NR = einsum('NK,RK->NR', kernel_NK, x_RK)
-      y = jax.lax.optimization_barrier(y_NR).T
-    else:
-      y = einsum('RK,NK->RN', x_RK, kernel_NK)
-  sizes = dict(zip(of_x, x.shape)) | dict(zip(of_kernel, kernel.shape))
-  return y.reshape([sizes[letter] for letter in out])
-
-
-@jax.custom_vjp
-def softmax(x):
-  """jax.nn.softmax, with a gradient that needs its result alone.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def softmax(x, dtype):
+  """jax.nn.softmax in a type that may be narrower, with a gradient by that.
 
   JAX's own divides by the sum of exponentials once more: two passes over all
   logits, and two more arrays of their size kept until then.
   """
-  return jax.nn.softmax(x)
+  return jax.nn.softmax(x).astype(dtype)
 
 
-def _softmax_forward(x):
-  y = softmax(x)
+def _softmax_forward(x, dtype):
+  y = softmax(x, dtype)
   return y, y
 
 
-def _softmax_backward(y, gradient):
+def _softmax_backward(dtype, y, gradient):
+  wide = at_least_float32(dtype)
+  y, gradient = y.astype(wide), gradient.astype(wide)
   return (y * (gradient - jnp.sum(y * gradient, axis=-1, keepdims=True)),)
 
 
@@ -156,7 +75,7 @@ class Dense(nnx.Module):
       depth: see `role`.
       bias: whether there is one; None for what the spec says.
     """
-    self.equation = equation
+    self.equation, self.axes = equation, tuple(sizes)
     read, kernel = equation.split('->')[0].split(',')
     summed = [letter in read for letter in kernel]
     inputs = math.prod(n for n, s in zip(sizes.values(), summed) if s)
@@ -171,7 +90,10 @@ class Dense(nnx.Module):
       self.bias = param(rngs, shape, tuple(left), initializers.zeros)
 
   def __call__(self, x):
-    y = linear(self.equation, x, self.kernel[...].astype(x.dtype))
+    y = products.linear(
+      self.equation, x, self.kernel[...].astype(x.dtype), self.axes
+    )
+    y = ad_checkpoint.checkpoint_name(y, PRODUCT)
     if self.has_bias:
       y += jnp.expand_dims(self.bias[...].astype(y.dtype), (0, 1))
     return y
@@ -198,6 +120,13 @@ class Norm(nnx.Module):
       self.bias = param(rngs, shape, axes, initializers.zeros)
 
   def __call__(self, x_BLE):
+    wide = at_least_float32(x_BLE.dtype)
+    norm = self._norm
+    if x_BLE.dtype != wide:  # backward makes it wide again: less is kept for it
+      norm = jax.checkpoint(norm, prevent_cse=False)
+    return norm(x_BLE)
+
+  def _norm(self, x_BLE):
     wide = x_BLE.astype(at_least_float32(x_BLE.dtype))
     if isinstance(self.spec, specs.LayerNorm):
       wide -= jnp.mean(wide, axis=-1, keepdims=True)
@@ -237,7 +166,7 @@ class Embed(nnx.Module):
     if self.spec.scale_logits:
       x_BLE = x_BLE / math.sqrt(x_BLE.shape[-1])
     table_VE = self.embedding[...].astype(x_BLE.dtype)
-    return linear('BLE,VE->BLV', x_BLE, table_VE)
+    return products.linear('BLE,VE->BLV', x_BLE, table_VE)
 
 
 ACTIVATIONS = {

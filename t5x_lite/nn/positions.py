@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from t5x_lite import partitioning
 from t5x_lite import specs
 from t5x_lite.nn import initializers
 from t5x_lite.nn import modules
@@ -62,7 +63,7 @@ def bucket(relative, bidirectional, buckets, max_distance):
 
 @functools.partial(
   jax.tree_util.register_dataclass,
-  data_fields=['values_HN'],
+  data_fields=['values_SHN'],
   meta_fields=['queries'],
 )
 @dataclasses.dataclass(frozen=True)
@@ -70,39 +71,69 @@ class Toeplitz:
   """A bias of attention that depends on key minus query alone.
 
   Attributes:
-    values_HN: one for each difference, from that of the last query and the
-      first key to that of the first query and the last key: N is Q + K - 1.
+    values_SHN: one for each difference, from that of the last query and the
+      first key to that of the first query and the last key: N is Q + K - 1. S
+      is 1, or as many as share out the rows of a batch.
     queries: Q.
   """
 
-  values_HN: jax.Array
+  values_SHN: jax.Array
   queries: int
 
   def matrix(self):
-    """The bias [H, Q, K].
+    """The bias [S, H, Q, K].
 
     Its rows are the list of values shifted by one each: a matrix of Q + K
     columns read with rows one shorter.
     """
-    (heads, n), q = self.values_HN.shape, self.queries
+    (*_, n), q = self.values_SHN.shape, self.queries
+    outer = self.values_SHN.shape[:2]
     rows = jnp.broadcast_to(
-      jnp.pad(self.values_HN, ((0, 0), (0, 1)))[:, None], (heads, q, n + 1)
+      jnp.pad(self.values_SHN, ((0, 0), (0, 0), (0, 1)))[:, :, None],
+      (*outer, q, n + 1),
     )
-    shifted = rows.reshape(heads, q * (n + 1))[:, :-q].reshape(heads, q, n)
-    return shifted[:, :, q - 1 :]
+    shifted = rows.reshape(*outer, q * (n + 1))[..., :-q].reshape(*outer, q, n)
+    return shifted[..., q - 1 :]
+
+  def add_to(self, logits_BHQK):
+    """The logits with the bias."""
+    matrix_SHQK = self.matrix().astype(logits_BHQK.dtype)
+    if len(matrix_SHQK) == 1:
+      return logits_BHQK + matrix_SHQK
+    shape = len(matrix_SHQK), -1, *logits_BHQK.shape[1:]
+    added = logits_BHQK.reshape(shape) + matrix_SHQK[:, None]
+    return added.reshape(logits_BHQK.shape)
+
+  def share(self, rows):
+    """One for each share of so many rows of a batch, if the mesh shares them.
+
+    Its gradient is a sum over rows. So each device adds up its own, over all
+    layers; else they would exchange matrices [H, Q, K] in each layer.
+    """
+    if partitioning.is_one_device():
+      return self
+    mesh = jax.sharding.get_abstract_mesh()
+    shares = partitioning.batch_shards(mesh.shape)
+    if shares == 1 or rows % shares:
+      return self
+    values_SHN = jnp.broadcast_to(
+      self.values_SHN, (shares, *self.values_SHN.shape[1:])
+    )
+    axes = 'batch', 'heads', 'keys'
+    return Toeplitz(partitioning.constrain(values_SHN, axes), self.queries)
 
   def pad(self, queries):
     """The bias of more queries, zero for what is new."""
-    more = (0, 0), (queries - self.queries, 0)
-    return Toeplitz(jnp.pad(self.values_HN, more), queries)
+    more = (0, 0), (0, 0), (queries - self.queries, 0)
+    return Toeplitz(jnp.pad(self.values_SHN, more), queries)
 
   def part(self, query, queries, key, keys):
     """The bias of so many queries and keys, from these on."""
     start = self.queries - query - queries + key
-    values_HN = jax.lax.dynamic_slice_in_dim(
-      self.values_HN, start, queries + keys - 1, 1
+    values_SHN = jax.lax.dynamic_slice_in_dim(
+      self.values_SHN, start, queries + keys - 1, 2
     )
-    return Toeplitz(values_HN, queries)
+    return Toeplitz(values_SHN, queries)
 
 
 def differences(mask):
@@ -209,7 +240,8 @@ class Alibi(NoPosition):
     wide = modules.at_least_float32(jnp.dtype(self.spec.dtype))
     slopes_H = jnp.asarray(alibi_slopes(self.spec.num_heads), wide)
     distance_N = jnp.abs(differences(mask)).astype(wide)
-    return Toeplitz(-slopes_H[:, None] * distance_N[None], mask.shape[0])
+    values_HN = -slopes_H[:, None] * distance_N[None]
+    return Toeplitz(values_HN[None], mask.shape[0])
 
 
 class T5Bias(NoPosition):
@@ -233,7 +265,7 @@ class T5Bias(NoPosition):
     table_HR = self.rel_embedding[...]
     one_hot_NR = jax.nn.one_hot(places_N, spec.buckets, dtype=table_HR.dtype)
     values_HN = jnp.einsum('HR,NR->HN', table_HR, one_hot_NR)
-    return Toeplitz(values_HN, mask.shape[0])
+    return Toeplitz(values_HN[None], mask.shape[0])
 
 
 POSITIONS = {

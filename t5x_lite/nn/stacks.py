@@ -12,7 +12,9 @@ from t5x_lite.nn import positions
 
 REMAT = {
   'none': None,
-  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  # Of dense layers; those of attention are computed again. JAX's own policies
+  # see no product within a custom gradient.
+  'dots': jax.checkpoint_policies.save_only_these_names(modules.PRODUCT),
   'full': jax.checkpoint_policies.nothing_saveable,
 }
 
@@ -70,7 +72,10 @@ class Stack(nnx.Module):
     position = None, None
     if not positions.is_per_layer(spec):
       x_BQE = self.position.embed(x_BQE, positions_BQ)
-      position = self.position.bias(mask), self.position.rotation(positions_BQ)
+      bias = self.position.bias(mask)
+      if bias is not None and cache is None:
+        bias = bias.share(len(x_BQE))
+      position = bias, self.position.rotation(positions_BQ)
     if spec.embedding_norm:
       x_BQE = self.embedding_norm(x_BQE)
     key, is_t5 = modules.fold_in(keys_B, 0), spec.dropout_kind == 't5'

@@ -76,13 +76,13 @@ def attend(q_R1HD, parts, mask, bias=None, scale=1.0, writers_BNL=None):
   if scale != 1:
     logits_BGNRK = logits_BGNRK * jnp.asarray(scale, wide)
   if bias is not None:
-    bias_GRK = bias.matrix().astype(wide).reshape(g, h // g, -1)
+    bias_GRK = bias.matrix()[0].astype(wide).reshape(g, h // g, -1)
     logits_BGNRK += bias_GRK[None, :, None]
   seen_BK = mask.matrix()[:, 0]
   logits_BGNRK = jnp.where(
     seen_BK[:, None, None, None], logits_BGNRK, plain.HIDDEN
   )
-  weights_BGNRK = modules.softmax(logits_BGNRK).astype(parts[0][1].dtype)
+  weights_BGNRK = modules.softmax(logits_BGNRK, parts[0][1].dtype)
   y_BGNRD, end = 0, 0
   for (_, v_BGKD), found in zip(parts, logits, strict=True):
     start, end = end, end + found.shape[-1]
