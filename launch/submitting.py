@@ -11,6 +11,7 @@ from t5x_lite.launch import jobs
 from t5x_lite.launch import plans
 from t5x_lite.launch import slurm
 from t5x_lite.launch import tpu_vm
+from t5x_lite.planning import fitting
 
 # Each has check, plan, submit, status, logs, watch, stop and delete; SHARED are
 # the folders of this machine that those of a job see anyway.
@@ -38,6 +39,7 @@ def submit(options, run, say):
   bundle.check_paths(started, shared, accelerator)
   if run is not None:
     bundle.check_mesh(run, accelerator)
+    fitting.check(run, accelerator)
   command, files = bundle.make(options.start, started, run, shared)
   job = jobs.Job(
     _name(options, started),

@@ -24,6 +24,7 @@ from t5x_lite import specs
 from t5x_lite import storage
 from t5x_lite import train
 from t5x_lite import watching
+from t5x_lite.planning import fitting
 
 
 def open_stores(run, vocabulary, say, count=None, runner=None):
@@ -165,6 +166,7 @@ def fit(
   mesh = partitioning.make_mesh(run.mesh)
   with jax.set_mesh(mesh):
     program = train.Program.build(run, mesh)
+    fitting.check_devices(run, mesh)
     vocabulary = data.load_vocabulary(run.data)
     data.check(run, vocabulary)
     preflight.check_workdir(workdir)

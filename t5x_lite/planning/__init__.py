@@ -1,1 +1,5 @@
-"""What a run will take of chips that are not there."""
+"""What a run costs, before it runs: memory, operations, time.
+
+What shapes tell at once is in `analytic`; what is refused for want of memory,
+by it, in `fitting`.
+"""

@@ -1,0 +1,243 @@
+"""What a training step takes of a device, from shapes alone.
+
+Parameters, the optimizer's state and the batch are exact; gradients are as the
+parameters; what forward keeps is read off the traced loss. How compilers lay
+that out and overlap it is a model, fitted to what XLA's own analysis says of
+compiled steps; `ERROR` is how far it was off.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from t5x_lite import chips
+from t5x_lite import data
+from t5x_lite import flops
+from t5x_lite import partitioning
+from t5x_lite import train
+from t5x_lite.data import shapes
+from t5x_lite.planning import tracing
+
+ERROR = 0.1  # of the total, in the ten cases of tests/test_planning_analytic.py
+SIDES = 'decoder', 'encoder'  # in the order of backward
+FAMILIES = {
+  'parameters': 'in float32',
+  'optimizer': 'its state',
+  'batch': 'tokens',
+  'gradients': 'in float32, and those of earlier microbatches',
+  'weights': 'copies of parameters for the arithmetic, cast or gathered',
+  'activations': 'what forward keeps for backward',
+  'layer': 'what one layer takes while its backward runs',
+  'logits': 'in float32, and what the loss keeps of them',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """What a step takes of each device.
+
+  Attributes:
+    moments: {moment of a step: {family of FAMILIES: bytes}}.
+    flops: operations by the rule of `flops`: causal attention halved, whole.
+  """
+
+  moments: dict[str, dict[str, int]]
+  flops: tuple[float, float]
+
+  @property
+  def moment(self):
+    """When most is taken."""
+    return max(self.moments, key=lambda name: sum(self.moments[name].values()))
+
+  @property
+  def families(self):
+    """{family: bytes} of that moment."""
+    return self.moments[self.moment]
+
+  @property
+  def total(self):
+    """Bytes of that moment."""
+    return sum(self.families.values())
+
+
+def mesh_of(sizes, platform, device_kind=''):
+  """An AbstractMesh, for which no device is needed.
+
+  Args:
+    sizes: {axis: size}, as of partitioning.check_mesh.
+    platform: 'tpu', 'gpu' or 'cpu'.
+    device_kind: as JAX calls the device.
+  """
+  return jax.sharding.AbstractMesh(
+    tuple(sizes.values()),
+    tuple(sizes),
+    abstract_device=jax.sharding.AbstractDevice(device_kind, None, platform),
+  )
+
+
+def estimate(run, mesh):
+  """The Estimate of a run's train step.
+
+  Args:
+    run: specs.Run.
+    mesh: jax.sharding.Mesh, or an AbstractMesh as of `mesh_of`.
+  """
+  mesh = getattr(mesh, 'abstract_mesh', mesh)
+  step = _Step(run, mesh)
+  widths = data.widths(run)
+  lengths = [widths.get(side, 0) for side in ('encoder', 'decoder')]
+  counted = flops.train_step(run.model, run.batch_size, *lengths)
+  return Estimate(
+    moments=dict(step.moments()),
+    flops=tuple(n / mesh.size for n in counted),
+  )
+
+
+class _Step:
+  """The parts of a step and when they live."""
+
+  def __init__(self, run, mesh):
+    self.run, self.mesh = run, mesh
+    self.platform = mesh.abstract_device.platform
+    chip = chips.find(mesh.abstract_device.device_kind)
+    self.vmem = (chip and chip.vmem) or 0
+    _, optimizer, state = train.layout(run, mesh)
+    self.params = {n: self._bytes(x) for n, x in state['params'].items()}
+    self.state = self._bytes(state['opt_state']) + 4  # and the step's number
+    trained = optimizer.trained(state['params'])
+    self.gradients = {n: self._bytes(x) for n, x in trained.items()}
+    self.batch = shapes.batch(run)
+    sharding = partitioning.batch_sharding(mesh)
+    self.tokens = self._bytes(
+      [
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+        for x in self.batch.values()
+      ]
+    )
+    self._trace()
+
+  def _bytes(self, tree):
+    """Of the arrays of a tree, on one device."""
+    return sum(
+      self._size(x.sharding.shard_shape(x.shape), x.dtype.itemsize)
+      for x in jax.tree.leaves(tree)
+    )
+
+  def _size(self, shape, itemsize):
+    return tracing.size(shape, itemsize, self.platform == 'tpu')
+
+  def _trace(self):
+    """Sorts what forward keeps."""
+    run, mesh = self.run, self.mesh
+    rows = run.batch_size // run.microbatches
+    spec = tracing.local(run.model, mesh, rows, data.widths(run))
+    rows //= partitioning.batch_shards(mesh.shape)
+    batch = {
+      name: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
+      for name, x in self.batch.items()
+    }
+
+    def kept(**changes):
+      model = dataclasses.replace(spec, **changes)
+      found = tracing.kept(
+        dataclasses.replace(run, model=model), batch, self.platform
+      )
+      return [x for x in found if x.reach]
+
+    def of(side, found):
+      return [
+        self._size(x.shape, x.itemsize) // mesh.shape['sequence']
+        for x in found
+        if (x.reach & tracing.DECODER > 0) == (side == 'decoder')
+      ]
+
+    found = kept()
+    is_logits = lambda x: x.shape[-1:] == (spec.vocab_size,)
+    self.logits = sum(of('decoder', filter(is_logits, found)))
+    found = [x for x in found if not is_logits(x)]
+    self.kept = {side: sum(of(side, found)) for side in SIDES}
+    # One turn of the scan: what a layer has where nothing is computed again.
+    turn = len(spec.windows) or 1
+    layers = {
+      f'{side}_layers': turn
+      for side in SIDES
+      if getattr(spec, f'{side}_layers')
+    }
+    found = [x for x in kept(remat='none', **layers) if x.shape[:1] == (1,)]
+    self.layer = {
+      side: self._backward([n // turn for n in of(side, found)])
+      for side in SIDES
+    }
+
+  def _backward(self, layer):
+    """Bytes of one layer's backward, of what it keeps for it.
+
+    What is too large for a TPU's vector memory comes once more, as a gradient.
+    """
+    if self.run.model.remat == 'none':
+      return max(layer, default=0)
+    again = [n for n in layer if n >= self.vmem]
+    return max(sum(layer) + max(again, default=0) - self.vmem, 0)
+
+  def moments(self):
+    """(moment, {family: bytes}) of what can be the most."""
+    run, spec = self.run, self.run.model
+    gradients, many = self.gradients, run.microbatches > 1
+    every = sum(gradients.values())
+    always = {
+      'parameters': sum(self.params.values()),
+      'optimizer': self.state,
+      'batch': self.tokens,
+    }
+    narrow = jnp.dtype(spec.dtype).itemsize / 4
+    narrow = narrow if narrow < 1 else 0
+    casts = {n: int(x * narrow) for n, x in self.params.items()}
+    # XLA takes them out of the scan over layers, and of that over microbatches.
+    hoisted = sum(casts.get(side, 0) for side in SIDES)
+    hoisted += sum(casts.values()) if many else 0
+    shares = {name: self.mesh.shape[name] for name in partitioning.AXES}
+    head = 'logits' if 'logits' in gradients else 'token_embedder'
+    whole = spec.embed_dim * spec.vocab_size // shares['tensor']
+    earlier = every if many else 0
+    done = first = gradients.get(head, 0)
+    # The gradient of logits is a part of what reads it, or in vector memory,
+    # where not every product waits for a collective.
+    gradient = self.logits // 2 if shares['fsdp'] > 1 else 0
+    gradient = gradient if gradient > self.vmem else 0
+    live = always | {
+      'weights': hoisted + (2 * whole if shares['fsdp'] > 1 else 0),
+      'activations': sum(self.kept.values()),
+    }
+    yield (
+      'loss',
+      live | {'gradients': earlier, 'logits': self.logits + gradient},
+    )
+    partial = 0 if self.mesh.size == shares['tensor'] else 4 * whole
+    yield (
+      'backward of the head',
+      live
+      | {
+        'gradients': earlier + partial + done,
+        'logits': gradient or self.logits,
+      },
+    )
+    kept = dict(self.kept)
+    for side in SIDES:
+      if not getattr(spec, f'{side}_layers'):
+        continue
+      # Those of a microbatch are added to the earlier ones at once.
+      done = (first if many else done) + gradients.get(side, 0)
+      yield (
+        f'backward of the {side}',
+        always
+        | {
+          'gradients': earlier + done,
+          'weights': hoisted,
+          'activations': sum(kept.values()),
+          'layer': self.layer[side],
+          'logits': self.logits if side == 'decoder' else 0,
+        },
+      )
+      kept[side] = 0
+    yield ('update', always | {'gradients': earlier + every})

@@ -1,0 +1,204 @@
+"""What forward keeps for backward, read off the traced loss.
+
+The model is traced as one device has it: with its share of the rows, the heads,
+the feed-forward width and the vocabulary. Nothing is computed or compiled.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+
+from t5x_lite import models
+from t5x_lite import optimizers
+from t5x_lite import partitioning
+from t5x_lite import train
+from t5x_lite.nn.kernels import choice
+
+WEIGHTS, ENCODER, DECODER = 0, 1, 2  # bits: what an array depends on
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+  """An array that lives from forward to backward.
+
+  Attributes:
+    shape: on one device, but for what fsdp and sequence share.
+    itemsize: bytes of an element.
+    reach: 0 of parameters alone; else bits of ENCODER and DECODER.
+  """
+
+  shape: tuple
+  itemsize: int
+  reach: int
+
+
+def size(shape, itemsize, tiled):
+  """Bytes of an array; `tiled` as TPUs lay it out.
+
+  One axis is then filled up to 128 lanes and another to 8 rows, of the last
+  three those that take the least.
+  """
+  if not tiled or len(shape) < 2:
+    return math.prod(shape) * itemsize
+
+  def fill(lane, row):
+    filled = list(shape)
+    filled[lane] = -(-shape[lane] // 128) * 128
+    filled[row] = -(-shape[row] // 8) * 8
+    return math.prod(filled)
+
+  last = range(len(shape) - min(len(shape), 3), len(shape))
+  return min(fill(i, j) for i in last for j in last if i != j) * itemsize
+
+
+def local(spec, mesh, rows, lengths):
+  """The specs.Transformer of which a device computes all.
+
+  Args:
+    spec: specs.Transformer.
+    mesh: jax.sharding.AbstractMesh with the devices' platform.
+    rows: of a microbatch, over all devices.
+    lengths: tokens of a row of each stack.
+  """
+
+  def share(size, axis):
+    for name in partitioning.RULES[axis]:
+      if size % mesh.shape[name] == 0:
+        size //= mesh.shape[name]
+    return size
+
+  heads = share(spec.num_heads, 'heads')
+  groups = spec.num_kv_heads and share(spec.num_kv_heads, 'heads')
+  return dataclasses.replace(
+    spec,
+    attention=_attention(spec, mesh, rows, lengths),
+    num_heads=heads,
+    num_kv_heads=groups and math.gcd(groups, heads),
+    mlp_dim=share(spec.mlp_dim, 'mlp'),
+    vocab_size=share(spec.vocab_size, 'vocab'),
+  )
+
+
+def _attention(spec, mesh, rows, lengths):
+  """The kernel to trace, where it must be another than one device would take.
+
+  cuDNN's can't be traced without it, and keeps what the chunked one keeps; a
+  length that is shared out has no fused kernel.
+  """
+  place = choice.Place(mesh.abstract_device.platform, dict(mesh.shape))
+  sites = choice.sites(spec, rows, lengths).values()
+  chosen = {choice.choose(spec, site, place).kernel for site in sites}
+  if 'cudnn' in chosen:
+    return 'chunked'
+  if mesh.shape['sequence'] > 1:
+    return 'chunked' if 'chunked' in chosen else 'plain'
+  return spec.attention
+
+
+def kept(run, batch, platform):
+  """What the loss of a batch keeps for its gradient.
+
+  Args:
+    run: specs.Run, of a `local` model.
+    batch: {feature: jax.ShapeDtypeStruct}, a device's rows.
+    platform: of the device, which chooses its kernels.
+
+  Returns:
+    A tuple of Kept.
+  """
+  shapes = tuple((name, x.shape, x.dtype) for name, x in batch.items())
+  settings = (
+    run.model,
+    run.optimizer,
+    bool(run.z_loss),
+    bool(run.label_smoothing),
+  )
+  return _kept(_Run(run), settings, shapes, platform)
+
+
+class _Run:
+  """A run that a cache takes as it is: what counts are the settings."""
+
+  def __init__(self, run):
+    self.run = run
+
+  def __eq__(self, other):
+    return isinstance(other, _Run)
+
+  def __hash__(self):
+    return 0
+
+
+@functools.lru_cache(maxsize=256)
+def _kept(holder, settings, shapes, platform):
+  del settings
+  run = holder.run
+  model = models.build(run.model)
+  optimizer = optimizers.build(run.optimizer, model.axes, run.steps)
+  loss = train.make_loss(run, model, optimizer)
+  batch = {
+    name: jax.ShapeDtypeStruct(shape, dtype) for name, shape, dtype in shapes
+  }
+  [rows, *_] = {shape[0] for _, shape, _ in shapes}
+  keys_B = jax.eval_shape(lambda: train.dropout_keys(0, 0, rows))
+
+  def forward(batch, keys_B, params):
+    trained = optimizer.trained(params)
+    fn = lambda x: loss(x, params, batch, None, keys_B)
+    _, backward, _ = jax.vjp(fn, trained, has_aux=True)
+    return jax.tree.leaves(backward)
+
+  device = jax.sharding.AbstractDevice(platform, None, platform)
+  alone = jax.sharding.AbstractMesh(
+    (1,) * len(partitioning.AXES),
+    partitioning.AXES,
+    abstract_device=device,
+  )
+  with jax.sharding.use_abstract_mesh(alone):
+    jaxpr = jax.make_jaxpr(forward)(batch, keys_B, model.abstract).jaxpr
+  bits = [ENCODER if name.startswith('encoder') else DECODER for name in batch]
+  bits = [bit for _, bit in sorted(zip(batch, bits))] + [WEIGHTS]  # keys last
+  bits += [WEIGHTS] * (len(jaxpr.invars) - len(bits))
+  given = set(jaxpr.invars)
+  found = {}
+  for var, reach in zip(jaxpr.outvars, _reach(jaxpr, bits), strict=True):
+    if isinstance(var, jax.extend.core.Var) and var not in given:
+      shape, dtype = var.aval.shape, var.aval.dtype
+      found[var] = Kept(shape, dtype.itemsize, reach)
+  return tuple(found.values())
+
+
+def _reach(jaxpr, bits):
+  """Of each output the bits of all inputs that it depends on."""
+  reach = dict(zip(jaxpr.invars, bits, strict=True))
+
+  def read(var):
+    return reach.get(var, 0) if isinstance(var, jax.extend.core.Var) else 0
+
+  for equation in jaxpr.eqns:
+    own = [read(var) for var in equation.invars]
+    inner = equation.params.get('jaxpr', equation.params.get('call_jaxpr'))
+    inner = getattr(inner, 'jaxpr', inner)
+    if equation.primitive.name == 'scan':
+      found = _reach_of_scan(equation.params, inner, own)
+    elif inner is not None and len(inner.invars) == len(own):
+      found = _reach(inner, own)
+    else:
+      found = [functools.reduce(int.__or__, own, 0)] * len(equation.outvars)
+    reach.update(zip(equation.outvars, found, strict=False))
+  return [read(var) for var in jaxpr.outvars]
+
+
+def _reach_of_scan(params, body, own):
+  """The same of a scan: what a turn leaves, the next one reads."""
+  first = params['num_consts']
+  last = first + params['num_carry']
+  while True:
+    found = _reach(body, own)
+    carried = found[: last - first]
+    grown = [a | b for a, b in zip(own[first:last], carried, strict=True)]
+    if grown == own[first:last]:
+      return found
+    own = [*own[:first], *grown, *own[last:]]
