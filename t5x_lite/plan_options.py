@@ -2,10 +2,9 @@
 
 from t5x_lite import values
 
-EXAMPLES = """t5x_lite plan --gin_file=t5/1_1_xl --topology=v5e-64
-  t5x_lite plan --gin_file=t5/1_1_xl --topology=v5e-64 --search
+EXAMPLES = """t5x_lite plan --gin_file=t5/1_1_xl --topology=v5e-64 --search
   t5x_lite plan --compare t5/1_1_xl my.gin --topology=2xv5e-256 --fast
-Each program is compiled once and kept; stopped, a search goes on from there."""
+What was compiled is kept; stopped, a search goes on from there."""
 
 
 def add(add):

@@ -142,19 +142,34 @@ def compile(run, accelerator, fast=False):  # noqa: A001
     DeviceError: the compiler failed.
   """
   asked = request(run, accelerator, fast)
-  home = pathlib.Path(folder()) / key(asked)
-  cached = (home / 'facts.json').exists()
+  kept = home(run, accelerator, fast)
+  cached = (kept / 'facts.json').exists()
   if not cached:
     _check_compiler(asked['platform'])
-    _compile(asked, home)
-  facts = json.loads((home / 'facts.json').read_text())
-  module = None
-  if (home / 'program.hlo.gz').exists():
-    with gzip.open(home / 'program.hlo.gz', 'rt') as file:
-      module = hlo.parse(file.read())
+    _compile(asked, kept)
+  facts = json.loads((kept / 'facts.json').read_text())
+  text = None
+  if (kept / 'program.hlo.gz').exists():
+    text = gzip.decompress((kept / 'program.hlo.gz').read_bytes()).decode()
+  return read(facts, text, cached)
+
+
+def home(run, accelerator, fast=False):
+  """The folder that a program is kept in, or will be."""
+  return pathlib.Path(folder()) / key(request(run, accelerator, fast))
+
+
+def read(facts, text, cached=True):
+  """The Compiled of what the compiler wrote.
+
+  Args:
+    facts: in facts.json.
+    text: of the program, or None.
+    cached: whether it was there before.
+  """
   coords = facts['coords']
   return Compiled(
-    module,
+    None if text is None else hlo.parse(text),
     facts.get('memory', {}),
     facts.get('too_much'),
     facts['mesh'],

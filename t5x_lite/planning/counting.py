@@ -36,7 +36,7 @@ _LABELS = re.compile(r'dim_labels=(\w+)_(\w+)->(\w+)')
 _WINDOW = re.compile(r'window=\{([^}]*)\}')
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
-_SPLASH = re.compile(r'/splash_mha_(fwd|dkv|dq)')
+_SPLASH = re.compile(r'splash_mha_(fwd|dkv|dq)')
 _SPLASH_PRODUCTS = {'fwd': 2, 'dq': 3, 'dkv': 4}  # of [queries, keys, head]
 
 
@@ -157,7 +157,7 @@ def _custom(computation, op):
     numbers = gemm['dot_dimension_numbers']['lhs_contracting_dimensions']
     left = computation.ops[op.operands[0]].array
     return 2 * op.array.size * math.prod(left.dims[int(i)] for i in numbers)
-  kernel = _SPLASH.search(op.op_name) if name == 'tpu_custom_call' else None
+  kernel = _SPLASH.match(op.name) if name == 'tpu_custom_call' else None
   if kernel:
     return _splash(computation, op, kernel[1])
   return 0

@@ -86,7 +86,8 @@ def without(run, accelerator, sizes):
   """
   chip = chips.CHIPS[accelerator.kind]
   platform = 'tpu' if accelerator.is_tpu else 'gpu'
-  estimate = analytic.estimate(run, analytic.mesh_of(sizes, platform))
+  mesh = analytic.mesh_of(sizes, platform, chip.device_kinds[0])
+  estimate = analytic.estimate(run, mesh)
   halved, whole = estimate.flops
   return {
     'level': 'analytic',
@@ -239,7 +240,8 @@ def _collectives(module, runs, exchanges, net, mesh):
 
 def expected(collective, axes):
   """Whether the design calls for such an exchange, or it is a small one."""
-  if collective.payload < _SMALL:
+  # Optimizers sum up rows and columns, several small arrays at once.
+  if max(a.plain_bytes for a in collective.op.arrays) < _SMALL:
     return True
   if not set(axes) <= _DESIGN[collective.kind]:
     return False

@@ -26,6 +26,7 @@ _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r'stack_frame_id=(\d+)')
 _ALIAS = re.compile(r'\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}')
 
+_SERVES_ALL = 't5x_lite/nn/products.py'  # who asked for a product says more
 HBM, VMEM = 0, 1  # memory spaces of a TPU; others are flags and scalars
 
 
@@ -194,18 +195,17 @@ class Module:
   frames: dict[int, tuple]
   aliases: dict[int, int]
 
-  def source(self, op, within='t5x_lite'):
-    """file:line of the innermost frame of an operation in that package."""
-    frame, first = op.frame, None
+  def source(self, op):
+    """file:line of an operation: the innermost that says what it is for."""
+    frame, first = op.frame, ''
     while frame in self.frames:
-      file, line, _, parent = self.frames[frame]
-      first = first or f'{file}:{line}'
-      if f'/{within}/' in file:
-        return f'{file[file.rindex(f"/{within}/") + 1 :]}:{line}'
-      if parent == frame:
-        break
-      frame = parent
-    return (first or '').rpartition('site-packages/')[2]
+      file, line, function, frame = self.frames[frame]
+      if '/t5x_lite/' in file:
+        file = file[file.rindex('/t5x_lite/') + 1 :]
+        first = first or f'{file}:{line}'
+        if file != _SERVES_ALL and function != 'Dense.__call__':
+          return f'{file}:{line}'
+    return first
 
 
 def parse(text):

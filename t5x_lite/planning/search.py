@@ -128,13 +128,13 @@ def _seconds(run, accelerator, sizes):
 
 def fitting(found, accelerator, limit):
   """The first so many that fit by the analytic estimate, with it."""
-  usable = chips.CHIPS[accelerator.kind].hbm_usable
+  chip = chips.CHIPS[accelerator.kind]
   platform = 'tpu' if accelerator.is_tpu else 'gpu'
   kept = []
   for candidate in found:
-    mesh = analytic.mesh_of(candidate.sizes, platform)
+    mesh = analytic.mesh_of(candidate.sizes, platform, chip.device_kinds[0])
     estimate = analytic.estimate(candidate.run, mesh)
-    if estimate.total * _HAZARD < usable:
+    if estimate.total * _HAZARD < chip.hbm_usable:
       kept.append((candidate, estimate))
       if len(kept) == limit:
         break
