@@ -1,0 +1,239 @@
+"""Plans of small models, from programs that libtpu compiled beforehand."""
+
+import dataclasses
+import json
+
+import pytest
+
+from t5x_lite import cli
+from t5x_lite import errors
+from t5x_lite import specs
+from t5x_lite.planning import compiling
+from t5x_lite.planning import families
+from t5x_lite.planning import figures
+from t5x_lite.planning import memory
+from t5x_lite.planning import picture
+from t5x_lite.planning import report
+from t5x_lite.planning import search
+from tests.golden import make_programs
+
+# What a plan said when the programs were made.
+GOLDEN = {
+  't5_fsdp': dict(ratio=1.000, seconds=2.20e-3, hbm_bytes=31_562_752),
+  'llama_tensor': dict(ratio=1.261, seconds=2.11e-3, hbm_bytes=9_111_040),
+}
+PLANS = pytest.mark.plans
+
+
+def compiled(name, change=lambda text: text):
+  facts, text = make_programs.stored(name)
+  return compiling.read(facts, change(text))
+
+
+@pytest.fixture(scope='module', params=GOLDEN)
+def planned(request):
+  run, accelerator = make_programs.case(request.param)
+  found = figures.of(run, accelerator, compiled(request.param))
+  return request.param, run, found
+
+
+def test_plans_stay_as_they_were(planned):
+  name, _, found = planned
+  golden = GOLDEN[name]
+  assert found['flops']['ratio'] == pytest.approx(golden['ratio'], abs=5e-4)
+  assert found['flops']['hbm_bytes'] == golden['hbm_bytes']
+  assert found['seconds'] == pytest.approx(golden['seconds'], rel=0.01)
+  assert found['fits'] and not found['unknown_loops']
+
+
+def test_arguments_are_told_to_the_byte(planned):
+  _, _, found = planned
+  told = found['memory']['families']
+  arguments = sum(
+    told[k] for k in (families.PARAMETERS, families.OPTIMIZER, families.BATCH)
+  )
+  assert arguments == found['memory']['compiler']['argument_size']
+
+
+def test_parts_of_a_step_add_up(planned):
+  _, _, found = planned
+  parts = sum(found['times'][name] for name in report.PARTS)
+  assert parts == pytest.approx(found['seconds'])
+
+
+def test_nothing_is_exchanged_that_the_design_does_not_call_for(planned):
+  _, _, found = planned
+  assert not any(e['unexpected_bytes'] for e in found['collectives'])
+
+
+def test_gradients_of_shared_parameters_are_scattered():
+  run, accelerator = make_programs.case('t5_fsdp')
+  found = figures.of(run, accelerator, compiled('t5_fsdp'))
+  kinds = {(e['kind'], *e['axes']): e['bytes'] for e in found['collectives']}
+  assert kinds['all-gather', 'fsdp'] > kinds['reduce-scatter', 'fsdp'] > 0
+
+
+def test_a_bad_rule_shows_by_name(monkeypatch, planned):
+  """Of the same program, as if the design gathered nothing over fsdp."""
+  name, run, _ = planned
+  monkeypatch.setattr(figures, '_SMALL', 1)
+  monkeypatch.setitem(figures._DESIGN, 'all-gather', {'tensor'})
+  _, accelerator = make_programs.case(name)
+  lines = []
+  report.tell(figures.of(run, accelerator, compiled(name)), lines.append)
+  assert 'NOT IN THE DESIGN' in '\n'.join(lines)
+  assert 'GB, t5x_lite/' in '\n'.join(lines)
+
+
+def test_logits_are_told_as_such():
+  module = compiled('t5_fsdp').module
+  kinds = families.Families(module, 512, 256, 1)
+  told = {
+    str(op.array): kinds.of(memory.Buffer(1, op, op.array))
+    for computation in module.computations.values()
+    for op in computation.ops.values()
+    if op.kind == 'fusion' and 'BLE,EV->BLV' in op.op_name
+  }
+  assert told['f32[4,128,512]'] == families.LOGITS
+
+
+def test_what_does_not_fit_is_told_with_both_sizes():
+  run, accelerator = make_programs.case('t5_fsdp')
+  facts, _ = make_programs.stored('t5_fsdp')
+  gib = 2**30
+  facts['too_much'] = {'needed': 27 * gib, 'available': 16 * gib}
+  found = figures.of(run, accelerator, compiling.read(facts, None))
+  lines = []
+  report.tell(found, lines.append)
+  assert lines[-1] == (
+    'does not fit: needs 27.00 GiB of a chip that gives 16.00 GiB: over by '
+    '11.00 GiB'
+  )
+
+
+@pytest.mark.parametrize(
+  'message, expected',
+  [
+    (
+      'RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory: '
+      'Used 27.41G of 15.75G hbm.',
+      {'needed': int(27.41 * 2**30), 'available': int(15.75 * 2**30)},
+    ),
+    ('INTERNAL: something else', None),
+  ],
+)
+def test_errors_of_the_compiler_are_read(message, expected):
+  from t5x_lite.planning import compiler
+
+  assert compiler.too_much(message) == expected
+
+
+def test_a_plan_is_drawn(planned, tmp_path):
+  _, _, found = planned
+  file = tmp_path / 'plan.png'
+  picture.draw(found, str(file))
+  assert file.read_bytes().startswith(b'\x89PNG')
+
+
+def test_the_command_prints_json_of_what_needs_no_compiler(capsys):
+  argv = ['plan', '--gin_file=t5/1_1_xxl', '--topology=v5e-256', '--analytic']
+  assert cli.main([*argv, '--json']) == 0
+  found = json.loads(capsys.readouterr().out)
+  assert found['fits'] and found['level'] == 'analytic'
+  assert found['mesh']['fsdp'] == 256 or found['mesh']['data'] == 256
+  assert cli.main(argv) == 0
+  assert 'by estimate' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  'options, said',
+  [
+    (['--topology=v5e-65'], 'no slice of v5e has 65 chips'),
+    (['--topology=v5e-64', '--analytic', '--fast'], '--analytic compiles'),
+    (['--topology=v5e-64', '--picture=x.jpg'], '--picture is drawn as PNG'),
+    (['--topology=v5e-64', '--gin.Mesh.fsdp=7'], 'Mesh does not fit'),
+    (['--topology=v5e-64', '--search', '--compare', 'a', 'b'], '--compare'),
+    ([], '--topology'),
+  ],
+)
+def test_wrong_options_are_told(options, said, capsys):
+  code = cli.main(['plan', '--gin_file=t5/1_1_small', *options])
+  assert code == 2
+  assert said in capsys.readouterr().err
+
+
+def test_a_search_ranks_what_fits_and_names_its_flags(monkeypatch):
+  run, accelerator = make_programs.case('t5_fsdp')
+  found = search.candidates(run, accelerator)
+  meshes = {tuple(c.sizes.values()) for c in found}
+  assert (1, 4, 1, 1, 1) in meshes and (1, 1, 4, 1, 1) in meshes
+  assert all(c.run.batch_size % c.run.microbatches == 0 for c in found)
+  assert found == sorted(found, key=lambda c: (c.seconds, c.run.microbatches))
+  # Recomputing costs time, so the first does not, as all of these fit.
+  assert found[0].run.model.remat == 'none'
+  asked, lines = [], []
+
+  def plan(own):
+    asked.append(own)
+    return {'seconds': 1 / len(asked), 'fits': True}
+
+  ranked = search.run(run, accelerator, 3, plan, lines.append)
+  assert len(asked) == len(ranked) == 3
+  assert [x['seconds'] for _, x in ranked] == [1 / 3, 1 / 2, 1]
+  assert '--gin.Mesh.fsdp=' in ranked[0][0].flags
+
+  def interrupted(own):
+    if len(asked) == 4:
+      raise KeyboardInterrupt
+    return plan(own)
+
+  assert len(search.run(run, accelerator, 3, interrupted, lines.append)) == 1
+  assert 'interrupted' in lines[-1]
+
+
+def test_a_program_is_kept_by_all_that_it_hangs_on(monkeypatch, tmp_path):
+  monkeypatch.setenv('T5X_LITE_CACHE', str(tmp_path))
+  run, accelerator = make_programs.case('t5_fsdp')
+  home = compiling.home(run, accelerator)
+  more = dataclasses.replace(run, steps=run.steps + 1)
+  assert compiling.home(more, accelerator) == home
+  wider = dataclasses.replace(run, batch_size=2 * run.batch_size)
+  assert compiling.home(wider, accelerator) != home
+  assert compiling.home(run, accelerator, fast=True) != home
+  facts, text = make_programs.stored('t5_fsdp')
+  home.mkdir(parents=True)
+  (home / 'facts.json').write_text(json.dumps(facts))
+  assert compiling.compile(run, accelerator).cached
+
+
+def test_a_compiler_that_fails_is_told_by_its_last_words(monkeypatch, tmp_path):
+  monkeypatch.setenv('T5X_LITE_CACHE', str(tmp_path))
+  monkeypatch.setattr(compiling, '_check_compiler', lambda platform: None)
+  run, accelerator = make_programs.case('t5_fsdp')
+  wrong = dataclasses.replace(run, mesh=specs.Mesh(fsdp=3))
+  with pytest.raises(errors.DeviceError, match='the compiler failed') as e:
+    compiling.compile(wrong, accelerator)
+  assert 'Mesh does not fit 4 devices' in str(e.value) or e.value.__notes__
+  assert not list(compiling.folder().glob('[!.]*'))  # nothing is kept of it
+
+
+def test_no_compiler_is_told_with_what_to_install(monkeypatch, tmp_path):
+  monkeypatch.setenv('T5X_LITE_CACHE', str(tmp_path))
+  monkeypatch.setattr(compiling.importlib.util, 'find_spec', lambda name: None)
+  with pytest.raises(errors.ConfigError, match='no compiler for tpu'):
+    compiling.compile(*make_programs.case('t5_fsdp'))
+
+
+@PLANS
+@pytest.mark.parametrize('name', GOLDEN)
+def test_programs_come_out_as_those_that_are_kept(name, monkeypatch, tmp_path):
+  pytest.importorskip('libtpu', reason='needs libtpu; run `make plans`')
+  monkeypatch.setenv('T5X_LITE_CACHE', str(tmp_path))
+  run, accelerator = make_programs.case(name)
+  found = figures.of(run, accelerator, compiling.compile(run, accelerator))
+  kept = figures.of(run, accelerator, compiled(name))
+  assert found['flops']['ratio'] == pytest.approx(kept['flops']['ratio'], 0.01)
+  assert found['seconds'] == pytest.approx(kept['seconds'], rel=0.1)
+  assert found['memory']['peak'] == pytest.approx(
+    kept['memory']['peak'], rel=0.1
+  )
