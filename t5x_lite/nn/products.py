@@ -5,6 +5,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from t5x_lite import partitioning
 
@@ -63,13 +64,53 @@ def _einsum_backward(equation, dtype, axes, operands, gradient):
   gradient = gradient.astype(x.dtype)
   whole = gather(y, axes)
   of_gradient = jnp.einsum(f'{out},{of_y}->{of_x}', gradient, whole)
-  if partitioning.platform() == 'cpu':
-    of_kernel = _smaller_first(of_x, x, out, gradient, of_y)
-  else:
-    of_kernel = jnp.einsum(f'{of_x},{out}->{of_y}', x, gradient)
-  if axes is not None:
-    of_kernel = partitioning.constrain(of_kernel, axes)
-  return of_gradient, of_kernel
+
+  def of_kernel(x, gradient):
+    if partitioning.platform() == 'cpu':
+      return _smaller_first(of_x, x, out, gradient, of_y)
+    return jnp.einsum(f'{of_x},{out}->{of_y}', x, gradient)
+
+  return of_gradient, scatter(of_kernel, x, gradient, y.shape, axes)
+
+
+def scatter(product, x, gradient, shape, axes):
+  """A sum over the rows of a batch, of which fsdp shares out the result.
+
+  Each device adds up its own rows and keeps its share of the sum. Left to itself
+  XLA gives the whole sum to all, which is twice the traffic, and room for all.
+
+  Args:
+    product: of two arrays whose first axis is the batch, summed over it.
+    x: an array.
+    gradient: an array.
+    shape: of the result.
+    axes: the names of its axes, or None if it is not shared out.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if axes is None or mesh.empty:
+    return product(x, gradient)
+  placed = [*partitioning.partition_spec(shape, axes, mesh)]
+  rows = partitioning.RULES['batch']
+  shards = partitioning.batch_shards(mesh.shape)
+  if 'fsdp' not in placed or len(x) % shards:
+    return partitioning.constrain(product(x, gradient), axes)
+  axis = placed.index('fsdp')
+  copies = [name for name in rows if name != 'fsdp' and mesh.shape[name] > 1]
+
+  def own(x, gradient):
+    share = jax.lax.psum_scatter(
+      product(x, gradient), 'fsdp', scatter_dimension=axis, tiled=True
+    )
+    return jax.lax.psum(share, copies) if copies else share
+
+  spread = jax.shard_map(
+    own,
+    in_specs=(PartitionSpec(rows), PartitionSpec(rows)),
+    out_specs=PartitionSpec(*[None] * axis, 'fsdp'),
+    axis_names=set(rows),
+    check_vma=False,
+  )
+  return partitioning.constrain(spread(x, gradient), axes)
 
 
 def _smaller_first(of_x, x, of_y, y, out):
