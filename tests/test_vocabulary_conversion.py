@@ -3,8 +3,6 @@
 import io
 import json
 from pydoc_data import topics
-import subprocess
-import sys
 
 import pytest
 import sentencepiece
