@@ -528,7 +528,7 @@ def test_a_vocabulary_is_trained_and_used(command, tmp_path, corpus):
   )
   assert '<extra_id_0>' in said and 'decoder_target_tokens' in said
   [found] = re.findall(r'([\d,]+) tokens, 100%', said)  # not bytes
-  assert int(found.replace(',', '')) < len(corpus.read_bytes())
+  assert int(found.replace(',', '')) < 0.8 * len(corpus.read_bytes())
 
 
 def test_recipes_are_a_table(command, monkeypatch):
