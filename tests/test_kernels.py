@@ -111,8 +111,12 @@ def keys():
 
 
 @functools.cache
-def weights_kept(shared, q, k):
-  """Of each weight 0 or 1 / (1 - rate), by drawing one at a time."""
+def weights_kept(shared, q, k, x64):
+  """Of each weight 0 or 1 / (1 - rate), by drawing one at a time.
+
+  Others are drawn in float64, which is to be switched on if `x64`.
+  """
+  assert jax.config.jax_enable_x64 == x64
   kept = np.ones((B, H, q, k))
   for b, i in np.ndindex(B, q):
     key = keys()[b]
@@ -140,7 +144,10 @@ def by_hand(arrays, mask, dropout, scale=0.4):
   seen = np.asarray(mask.matrix())[:, None]
   p = np.where(seen, np.exp(logits - logits.max(-1, keepdims=True)), 0)
   p /= p.sum(-1, keepdims=True)
-  kept = weights_kept(dropout.shared, *mask.shape) if dropout else 1.0
+  kept = 1.0
+  if dropout is not None:
+    x64 = arrays[0].dtype == 'float64'
+    kept = weights_kept(dropout.shared, *mask.shape, x64)
   y = np.einsum('bhqk,bkhd->bqhd', p * kept, wide_v)
   of_p = np.einsum('bqhd,bkhd->bhqk', g, wide_v) * kept
   of_logits = p * (of_p - (of_p * p).sum(-1, keepdims=True))
