@@ -4,6 +4,7 @@ Each command parses its options here and calls one function of `commands`,
 whose modules load only then, so that `--help` and wrong options cost nothing.
 """
 
+import gc
 import os
 import sys
 
@@ -320,6 +321,20 @@ def _bucket(argv):
   return ', '.join(found) or None
 
 
+def _load_commands():
+  """The module of commands, which loads JAX."""
+  # What modules make stays: to look for garbage in it again and again while it
+  # grows takes a quarter of the time.
+  collecting = gc.isenabled()
+  gc.disable()
+  try:
+    from t5x_lite import commands
+  finally:
+    if collecting:
+      gc.enable()
+  return commands
+
+
 def main(argv=None):
   """Runs a command and returns the exit code."""
   argv = sys.argv[1:] if argv is None else argv
@@ -327,8 +342,7 @@ def main(argv=None):
     options = parse(argv)
     allocator.keep_freed_memory()
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')  # TensorFlow's chatter
-    from t5x_lite import commands  # loads JAX
-
+    commands = _load_commands()
     name = {'import': 'import_'}.get(options.command, options.command)
     code = getattr(commands, name)(options) or 0
     sys.stdout.flush()

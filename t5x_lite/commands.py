@@ -6,6 +6,7 @@ import json
 import sys
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 from t5x_lite import assess
 from t5x_lite import bulk
@@ -48,6 +49,8 @@ def keep_compiled():
   jax.config.update('jax_compilation_cache_dir', str(folder))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+  # JAX looks for it once, with its first program, which may have come before.
+  compilation_cache.reset_cache()
 
 
 say_at_once = functools.partial(print, flush=True)

@@ -67,9 +67,11 @@ def peak(devices):
   chip = chips.find(devices[0].device_kind)
   if chip:
     return chip.flops * len(devices), 'data sheet, bfloat16'
-  measured = measure(jax.local_devices()[0])
-  # Simulated devices share one processor.
-  count = 1 if devices[0].platform == 'cpu' else len(devices)
+  device = jax.local_devices()[0]
+  if devices[0].platform == 'cpu':  # simulated devices share one processor
+    measured, count = measure(device, size=1024), 1  # enough to be at its peak
+  else:
+    measured, count = measure(device), len(devices)
   return measured * count, 'measured, float32 matrix product'
 
 

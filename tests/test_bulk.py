@@ -332,7 +332,7 @@ def test_a_file_that_stopped_being_there(source, tmp_path, monkeypatch):
 # -- several processes --------------------------------------------------------
 
 
-def test_t5x_250_two_processes_write_what_one_does(tmp_path):
+def test_t5x_250_two_processes_write_what_one_does(tmp_path, command):
   """Each holds a share of the parameters and rows; process 0 alone writes."""
   run = tiny.run(tiny.transformer(vocab_size=384, encoder_layers=1))
   model = models.build(run.model)
@@ -341,21 +341,18 @@ def test_t5x_250_two_processes_write_what_one_does(tmp_path):
     saver.save(1, state, {'examples': 0}, record.record(run))
   texts = [f'{n} ' * n for n in range(19)]
   (tmp_path / 'in.txt').write_text('\n'.join(texts))
-  for name, start in (
-    ('one', ['infer']),
-    ('two', ['launch', 'local', '--processes=2', 'infer']),
+  for name, run in (
+    ('one', command),
+    ('two', lambda *words: runs.complete(2, 1, *words)),
   ):
-    process = runs.start(
-      *start,
+    said = run(
+      'infer',
       f'--workdir={tmp_path}',
       f'--input={tmp_path}/in.txt',
       f'--output={tmp_path}/{name}',
       '--batch_size=2',
       '--length=4',
-      JAX_NUM_CPU_DEVICES='2',
     )
-    code, said = runs.finish(process)
-    assert code == 0, said
     assert said.count(f'19 lines in {tmp_path}/{name}') == 1
   one, two = read(tmp_path / 'one'), read(tmp_path / 'two')
   assert [example['inputs'] for example in two] == texts

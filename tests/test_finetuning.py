@@ -96,6 +96,7 @@ def test_what_does_not_fit_is_told_before_anything_is_made(
 
 DECODER = {
   'Transformer__encoder_layers': 0,
+  'Transformer__dropout': 0,
   'Run__steps': 2,
   'Checkpoints__every': 2,
 }

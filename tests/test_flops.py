@@ -84,7 +84,7 @@ def test_peaks_of_data_sheets(kind, tera):
 
 
 def test_other_devices_are_measured(monkeypatch):
-  monkeypatch.setattr(flops, 'measure', lambda device: 5e9)
+  monkeypatch.setattr(flops, 'measure', lambda device, size=None: 5e9)
   # Eight simulated devices share one processor; eight unknown chips do not.
   assert flops.peak([device('cpu', 'cpu')] * 8)[0] == 5e9
   found, how = flops.peak([device('Some Chip')] * 8)

@@ -106,15 +106,21 @@ def run(kernel, arrays, mask, dropout, scale=0.4):
   return both(*inputs)
 
 
-def weights_kept(dropout, mask):
-  """Of each weight 0 or 1 / (1 - rate), by drawing one at a time."""
-  q, k = mask.shape
+def keys():
+  return jax.random.split(jax.random.key(5), B)
+
+
+@functools.cache
+def weights_kept(shared, q, k, x64):
+  """Of each weight 0 or 1 / (1 - rate), by drawing one at a time.
+
+  Others are drawn in float64, which is to be switched on if `x64`.
+  """
+  assert jax.config.jax_enable_x64 == x64
   kept = np.ones((B, H, q, k))
-  if dropout is None:
-    return kept
   for b, i in np.ndindex(B, q):
-    key = dropout.keys_B[b]
-    if not dropout.shared:
+    key = keys()[b]
+    if not shared:
       key = jax.random.fold_in(key, i)
     key = jax.random.fold_in(key, 0)
     kept[b, :, i] = jax.random.bernoulli(key, 1 - RATE, (H, k)) / (1 - RATE)
@@ -138,7 +144,10 @@ def by_hand(arrays, mask, dropout, scale=0.4):
   seen = np.asarray(mask.matrix())[:, None]
   p = np.where(seen, np.exp(logits - logits.max(-1, keepdims=True)), 0)
   p /= p.sum(-1, keepdims=True)
-  kept = weights_kept(dropout, mask)
+  kept = 1.0
+  if dropout is not None:
+    x64 = arrays[0].dtype == 'float64'
+    kept = weights_kept(dropout.shared, *mask.shape, x64)
   y = np.einsum('bhqk,bkhd->bqhd', p * kept, wide_v)
   of_p = np.einsum('bqhd,bkhd->bhqk', g, wide_v) * kept
   of_logits = p * (of_p - (of_p * p).sum(-1, keepdims=True))
@@ -193,8 +202,7 @@ def test_output_and_gradients(kernel, mask, bias, dropout, groups, dtype):
   with jax.enable_x64(dtype == 'float64'):
     mask, dtype = draw_mask(mask), jnp.dtype(dtype)
     if dropout:
-      keys = jax.random.split(jax.random.key(5), B)
-      dropout = modules.WeightDropout(RATE, keys, dropout == 't5')
+      dropout = modules.WeightDropout(RATE, keys(), dropout == 't5')
     arrays = draw(mask, groups, bias, dtype)
     got = run(kernels.KERNELS[kernel], arrays, mask, dropout)
     assert got[0].dtype == dtype
@@ -570,8 +578,7 @@ def test_evaluation_elsewhere_takes_what_there_is():
 def test_strict_promotion(strict_promotion, kind, dtype):
   """Tracing is enough: no dtype or rank is promoted unsaid."""
   mask = draw_mask('causal packed near prefix')
-  keys = jax.random.split(jax.random.key(5), B)
-  dropout = modules.WeightDropout(RATE, keys, kind == 't5')
+  dropout = modules.WeightDropout(RATE, keys(), kind == 't5')
   arrays = draw(mask, 2, 'toeplitz', jnp.dtype(dtype))
   jax.eval_shape(
     lambda arrays: run(kernels.KERNELS['chunked'], arrays, mask, dropout),

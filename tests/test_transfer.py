@@ -61,7 +61,14 @@ def folder(tmp_path_factory):
   return folder
 
 
-GPT = dict(decoder_layers=2, embed_dim=32, mlp_dim=48, num_heads=2, head_dim=16)
+GPT = dict(
+  decoder_layers=2,
+  embed_dim=32,
+  mlp_dim=48,
+  num_heads=2,
+  head_dim=16,
+  dropout=0,
+)
 TEXTS = {
   'run': ['To be <extra_id_0> to be', 'What is this?', ''],
   'gpt': ['To be or not', 'Q', 'A longer text, and more of it.'],
