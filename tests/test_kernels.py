@@ -95,7 +95,9 @@ def run(kernel, arrays, mask, dropout, scale=0.4):
 
   def attend(q, k, v, values):
     toeplitz = values is not None and values.ndim == 2
-    bias = positions.Toeplitz(values[None], mask.shape[0]) if toeplitz else values
+    bias = (
+      positions.Toeplitz(values[None], mask.shape[0]) if toeplitz else values
+    )
     return kernel(q, k, v, mask, bias, scale, dropout)
 
   @jax.jit

@@ -1,6 +1,7 @@
 """Plans: what is read off compiled programs, on programs known by hand."""
 
 import math
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -16,58 +17,9 @@ from t5x_lite.planning import memory
 from t5x_lite.planning import network
 from t5x_lite.planning import timing
 
+PLANS = pathlib.Path(__file__).parent / 'golden' / 'plans'
 # A loop of 3 turns by steps of 2, a product in it, and an update in place.
-LOOP = """HloModule jit_f, is_scheduled=true, input_output_alias={ {1}: (1, {}, may-alias) }
-
-FileNames
-1 "/home/me/t5x_lite/nn/modules.py"
-2 "/usr/lib/jax/core.py"
-
-FunctionNames
-1 "einsum"
-2 "bind"
-
-FileLocations
-1 {file_name_id=1 function_name_id=1 line=52 end_line=52 column=1 end_column=2}
-2 {file_name_id=2 function_name_id=2 line=7 end_line=7 column=1 end_column=2}
-
-StackFrames
-1 {file_location_id=1 parent_frame_id=1}
-2 {file_location_id=2 parent_frame_id=2}
-
-%body (p: (s32[], f32[256,256], f32[6,256,256])) -> (s32[], f32[256,256], f32[6,256,256]) {
-  %p = (s32[]{:T(128)}, f32[256,256]{1,0:T(8,128)}, f32[6,256,256]{2,1,0:T(8,128)}) parameter(0)
-  %i = s32[]{:T(128)} get-tuple-element(%p), index=0
-  %x = f32[256,256]{1,0:T(8,128)} get-tuple-element(%p), index=1
-  %all = f32[6,256,256]{2,1,0:T(8,128)} get-tuple-element(%p), index=2
-  %two = s32[]{:T(128)} constant(2)
-  %zero = s32[]{:T(128)} constant(0)
-  %next = s32[]{:T(128)} add(%i, %two)
-  %y = f32[256,256]{1,0:T(8,128)} convolution(%x, %x), dim_labels=bf_io->bf, metadata={op_name="jit(f)/while/body/dot_general" stack_frame_id=2}
-  %row = f32[1,256,256]{2,1,0:T(8,128)} bitcast(%y)
-  %new = f32[6,256,256]{2,1,0:T(8,128)} dynamic-update-slice(%all, %row, %i, %zero, %zero)
-  ROOT %t = (s32[]{:T(128)}, f32[256,256]{1,0:T(8,128)}, f32[6,256,256]{2,1,0:T(8,128)}) tuple(%next, %y, %new)
-}
-
-%condition (q: (s32[], f32[256,256], f32[6,256,256])) -> pred[] {
-  %q = (s32[]{:T(128)}, f32[256,256]{1,0:T(8,128)}, f32[6,256,256]{2,1,0:T(8,128)}) parameter(0)
-  %j = s32[]{:T(128)} get-tuple-element(%q), index=0
-  %five = s32[]{:T(128)} constant(5)
-  ROOT %less = pred[]{:T(512)} compare(%j, %five), direction=LT
-}
-
-ENTRY %main (a: f32[256,256], b: f32[6,256,256]) -> (f32[256,256], f32[6,256,256]) {
-  %a = f32[256,256]{1,0:T(8,128)} parameter(0), metadata={op_name="state['params']['layers']['kernel']"}
-  %b = f32[6,256,256]{2,1,0:T(8,128)} parameter(1), metadata={op_name="state['opt_state']['moments']"}
-  %start = s32[]{:T(128)} constant(0)
-  %copied = f32[256,256]{1,0:T(8,128)} copy(%a)
-  %given = (s32[]{:T(128)}, f32[256,256]{1,0:T(8,128)}, f32[6,256,256]{2,1,0:T(8,128)}) tuple(%start, %copied, %b)
-  %w = (s32[]{:T(128)}, f32[256,256]{1,0:T(8,128)}, f32[6,256,256]{2,1,0:T(8,128)}) while(%given), condition=%condition, body=%body
-  %g = f32[256,256]{1,0:T(8,128)} get-tuple-element(%w), index=1
-  %h = f32[6,256,256]{2,1,0:T(8,128)} get-tuple-element(%w), index=2
-  ROOT %r = (f32[256,256]{1,0:T(8,128)}, f32[6,256,256]{2,1,0:T(8,128)}) tuple(%g, %h)
-}
-"""
+LOOP = (PLANS / 'loop.hlo').read_text()
 MIB4 = 256 * 256 * 4
 
 
@@ -186,23 +138,7 @@ def test_axes_are_those_along_which_members_differ():
   assert along([[0, 1, 2, 3], [4, 5, 6, 7]]) == ('fsdp', 'tensor')
 
 
-EXCHANGE = """HloModule jit_g, is_scheduled=true
-
-%sum (x: f32[], y: f32[]) -> f32[] {
-  %x = f32[] parameter(0)
-  %y = f32[] parameter(1)
-  ROOT %z = f32[] add(%x, %y)
-}
-
-ENTRY %main (w: bf16[1024,4096], v: bf16[4096,4096]) -> bf16[4096,4096] {
-  %w = bf16[1024,4096]{1,0:T(8,128)(2,1)} parameter(0)
-  %v = bf16[4096,4096]{1,0:T(8,128)(2,1)} parameter(1)
-  %s = (bf16[1024,4096]{1,0:T(8,128)(2,1)}, bf16[4096,4096]{1,0:T(8,128)(2,1)}) all-gather-start(%w), channel_id=1, replica_groups=[4,4]<=[4,4]T(1,0), dimensions={0}
-  %p = bf16[4096,4096]{1,0:T(8,128)(2,1)} convolution(%v, %v), dim_labels=bf_io->bf
-  %d = bf16[4096,4096]{1,0:T(8,128)(2,1)} all-gather-done(%s)
-  ROOT %q = bf16[4096,4096]{1,0:T(8,128)(2,1)} convolution(%p, %d), dim_labels=bf_io->bf
-}
-"""
+EXCHANGE = (PLANS / 'exchange.hlo').read_text()
 
 
 def square():
@@ -267,9 +203,7 @@ def test_slices_exchange_by_the_data_centre_network():
   net = network.Network.of(chips.CHIPS['v5e'], slices, coords)
   groups = np.arange(32).reshape(2, 16).T
   assert net.crosses(groups)
-  x = collectives.Collective(
-    'all-reduce', groups, 10**9, 10**9, 's', 's', None
-  )
+  x = collectives.Collective('all-reduce', groups, 10**9, 10**9, 's', 's', None)
   ici, dcn, sides = net.seconds(x)
   assert (ici, sides) == (0, ())
   assert dcn == pytest.approx(10**9 / chips.CHIPS['v5e'].dcn_bandwidth)

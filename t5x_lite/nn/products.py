@@ -76,8 +76,8 @@ def _einsum_backward(equation, dtype, axes, operands, gradient):
 def scatter(product, x, gradient, shape, axes):
   """A sum over the rows of a batch, of which fsdp shares out the result.
 
-  Each device adds up its own rows and keeps its share of the sum. Left to itself
-  XLA gives the whole sum to all, which is twice the traffic, and room for all.
+  Each device adds up its own rows and keeps its share of the sum. Left to
+  itself XLA may give the whole sum to all: twice the traffic, and room for it.
 
   Args:
     product: of two arrays whose first axis is the batch, summed over it.

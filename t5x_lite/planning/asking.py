@@ -7,7 +7,6 @@ from t5x_lite import accelerators
 from t5x_lite import errors
 from t5x_lite import partitioning
 from t5x_lite import show
-from t5x_lite.planning import analytic
 from t5x_lite.planning import compiling
 from t5x_lite.planning import figures
 from t5x_lite.planning import picture

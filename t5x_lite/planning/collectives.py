@@ -22,7 +22,7 @@ KINDS = (
 )
 _CHANNEL = re.compile(r'channel_id=(\d+)')
 _MESH = re.compile(
-  r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^)]*)\))? \{([^}]*)\}"
+  r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^)]*)\))? \{([^}]*)\}'
 )
 _IOTA = re.compile(
   r'replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?'
@@ -217,9 +217,7 @@ def axes(groups, mesh_shape):
 def overlapped(module, computation, collective):
   """Whether matrix products run between its start and its end."""
   names = list(computation.ops)
-  start, done = (
-    names.index(x) for x in (collective.start, collective.done)
-  )
+  start, done = (names.index(x) for x in (collective.start, collective.done))
   between = [computation.ops[name] for name in names[start + 1 : done]]
   return any(
     op.kind == 'while' or counting.flops(module, computation, op)

@@ -61,23 +61,24 @@ def target(op):
   return found[1] if found else ''
 
 
-def work(module, computation, op):
+def work(module, computation, op, attended=1.0):
   """The Work of one operation, with all that it fuses, but not of loops.
 
   Args:
     module: hlo.Module.
     computation: where it stands.
     op: hlo.Op.
+    attended: share of all pairs that an attention kernel computes.
   """
   cycles = _CYCLES.search(op.attributes)
   return Work(
-    flops(module, computation, op),
+    flops(module, computation, op, attended),
     0 if op.kind in FREE else moved(module, computation, op),
     int(cycles[1]) if cycles else None,
   )
 
 
-def flops(module, computation, op):
+def flops(module, computation, op, attended=1.0):
   """Of the matrix products of an operation and of what it fuses."""
   if op.kind == 'convolution':
     return _convolution(computation, op)
@@ -86,10 +87,10 @@ def flops(module, computation, op):
     summed = [left.dims[i] for i in op.numbers('lhs_contracting_dims')]
     return 2 * op.array.size * math.prod(summed)
   if op.kind == 'custom-call':
-    return _custom(computation, op)
+    return _custom(computation, op, attended)
   if op.kind == 'fusion':
     inner = module.computations[op.called['calls'][0]]
-    return sum(flops(module, inner, x) for x in inner.ops.values())
+    return sum(flops(module, inner, x, attended) for x in inner.ops.values())
   return 0
 
 
@@ -148,18 +149,19 @@ def _pairs(outputs, taps, size, steps):
   return total
 
 
-def _custom(computation, op):
+def _custom(computation, op, attended):
   name = target(op)
   if name.startswith('__cublas'):
-    config = json.loads(op.attributes[op.attributes.index('backend_config=') :]
-                        .partition('=')[2])
+    config = json.loads(
+      op.attributes[op.attributes.index('backend_config=') :].partition('=')[2]
+    )
     gemm = config.get('gemm_backend_config', config)
     numbers = gemm['dot_dimension_numbers']['lhs_contracting_dimensions']
     left = computation.ops[op.operands[0]].array
     return 2 * op.array.size * math.prod(left.dims[int(i)] for i in numbers)
   kernel = _SPLASH.match(op.name) if name == 'tpu_custom_call' else None
   if kernel:
-    return _splash(computation, op, kernel[1])
+    return round(attended * _splash(computation, op, kernel[1]))
   return 0
 
 
@@ -170,8 +172,14 @@ def _splash(computation, op, name):
   [B, G, K, D]; without a batch, the same without B.
   """
   arrays = [computation.ops[x].array for x in op.operands]
-  q, k = [a for a in arrays if len(a.dims) >= 3 and a.dtype[:2] != 's3'
-          and a.dims[-1] >= 32 and a.dtype in ('bf16', 'f32', 'f16')][:2]
+  q, k = [
+    a
+    for a in arrays
+    if len(a.dims) >= 3
+    and a.dtype[:2] != 's3'
+    and a.dims[-1] >= 32
+    and a.dtype in ('bf16', 'f32', 'f16')
+  ][:2]
   return 2 * _SPLASH_PRODUCTS[name] * q.size * k.dims[-2]
 
 

@@ -57,9 +57,9 @@ class Families:
       return _ARGUMENTS.get(path(op).split('/')[0], BATCH)
     size = [n for n in dims if n > 1]
     # Logits have the vocabulary for their width, and no embedding beside.
-    if self.widths & set(size) and self.embed_dim not in size:
-      if math.prod(size) > 64 * max(size):
-        return LOGITS
+    wide = self.widths & set(size) and self.embed_dim not in size
+    if wide and math.prod(size) > 64 * max(size):
+      return LOGITS
     if tuple(sorted(size)) in self._weights():
       return GRADIENTS
     name = op.op_name

@@ -6,6 +6,7 @@ import dataclasses
 from t5x_lite import chips
 from t5x_lite import data
 from t5x_lite import flops
+from t5x_lite.nn.kernels import splash
 from t5x_lite.planning import analytic
 from t5x_lite.planning import collectives
 from t5x_lite.planning import compiling
@@ -63,7 +64,9 @@ def of(run, accelerator, compiled, fast=False, rates=None):
   runs, turns, unknown = loops.count(module)
   net = network.Network.of(chip, compiled.slices, compiled.coords)
   exchanges = collectives.find(module, runs, len(net.slices))
-  clock = timing.Clock(module, turns, exchanges, net, rates)
+  clock = timing.Clock(
+    module, turns, exchanges, net, rates, attended(run.model, data.widths(run))
+  )
   times = clock.step()
   work = _work(run, accelerator, module, runs)
   found |= {
@@ -109,9 +112,7 @@ def without(run, accelerator, sizes):
 def _notes(run, accelerator):
   if accelerator.is_tpu:
     return []
-  notes = [
-    'compiled without the tuning that a GPU allows: its times are rough'
-  ]
+  notes = ['compiled without the tuning that a GPU allows: its times are rough']
   if compiling.without_cudnn(run):
     notes.append(
       "attention is compiled as 'chunked': where cuDNN is and takes it, it is "
@@ -120,12 +121,28 @@ def _notes(run, accelerator):
   return notes
 
 
+def attended(spec, widths):
+  """Share of all pairs that a fused kernel computes: it skips hidden blocks.
+
+  Args:
+    spec: specs.Transformer.
+    widths: tokens of a row of each stack.
+  """
+  if spec.encoder_layers or spec.mask != 'causal' or spec.windows:
+    return 1.0
+  blocks = max(widths['decoder'] / splash.BLOCKS[0], 1.0)
+  return (1 + 1 / blocks) / 2
+
+
 def speed(run, accelerator, seconds):
   """What follows of a step's seconds: MFU, tokens a second, days."""
   chip = chips.CHIPS[accelerator.kind]
   widths = data.widths(run)
   halved, whole = flops.train_step(
-    run.model, run.batch_size, widths.get('encoder', 0), widths.get('decoder', 0)
+    run.model,
+    run.batch_size,
+    widths.get('encoder', 0),
+    widths.get('decoder', 0),
   )
   peak = chip.flops * accelerator.devices
   tokens = run.batch_size * sum(widths.values())
@@ -138,16 +155,15 @@ def speed(run, accelerator, seconds):
   }
 
 
+def _model_flops(run, widths):
+  """Of a step: (causal attention halved, causal attention whole)."""
+  lengths = [widths.get(side, 0) for side in ('encoder', 'decoder')]
+  return flops.train_step(run.model, run.batch_size, *lengths)
+
+
 def _work(run, accelerator, module, runs):
-  widths = data.widths(run)
   halved, whole = (
-    x / accelerator.devices
-    for x in flops.train_step(
-      run.model,
-      run.batch_size,
-      widths.get('encoder', 0),
-      widths.get('decoder', 0),
-    )
+    x / accelerator.devices for x in _model_flops(run, data.widths(run))
   )
   total = moved = 0
   for name, times in runs.items():

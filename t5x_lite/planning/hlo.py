@@ -252,7 +252,8 @@ def _op(line):
   kind = _KIND.match(line, end)
   after = _close(line, kind.end() - 1)
   given = line[kind.end() : after - 1]
-  operands = () if kind[1] in ('parameter', 'constant') else _NAME.findall(given)
+  names = kind[1] not in ('parameter', 'constant')
+  operands = _NAME.findall(given) if names else ()
   op = Op(
     head[2],
     kind[1],

@@ -53,8 +53,7 @@ class _Values:
       return int(op.given) if number else flag
     if op.kind == 'parameter':
       number = int(op.given)
-      values = self.given[number] if number < len(self.given) else None
-      return values
+      return self.given[number] if number < len(self.given) else None
     if op.kind == 'tuple':
       return [self.of(name) for name in op.operands]
     if op.kind == 'get-tuple-element':

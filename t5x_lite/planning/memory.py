@@ -26,6 +26,7 @@ _NAMES_IT = {  # the result is the operand itself
   'send-done',
 }
 _NAMES = 'get-tuple-element', 'tuple', 'bitcast'  # these use nothing
+_SAME = 'bitcast', 'copy', 'reshape', 'convert', 'copy-start', 'copy-done'
 _IN_PLACE = {'dynamic-update-slice', 'scatter', 'while', 'conditional'}
 # Of operands and results, numbered through, which lie in one place.
 _SHARED = '"aliasing_operands":'
@@ -248,23 +249,23 @@ class _Walk:
   def _within(self, op):
     """The Peak of what a loop or a call makes beside what it is given."""
     best = Peak(0, [], op)
-    roles = op.called
-    names = [n for role in ('body', 'calls', 'to_apply') for n in roles.get(role, ())]
-    names += [n for role in ('branch_computations',) for n in roles.get(role, ())]
+    roles = 'body', 'calls', 'to_apply', 'branch_computations'
+    names = [name for role in roles for name in op.called.get(role, ())]
     for k, name in enumerate(names):
       called = self.module.computations[name]
+      results = list(self.places[op.name])
       if op.kind == 'while':
-        buffers = self.places[op.name]
-        given = {called.parameters[0].name: buffers}
-        found = _Walk(self.module, called, given, list(buffers)).run()
+        given = {called.parameters[0].name: results}
       else:
-        operands = op.operands[1 + k :] if op.kind == 'conditional' else op.operands
+        # A conditional's first operand says which branch has the next ones.
+        first = 1 + k if op.kind == 'conditional' else 0
         given = {
-          p.name: self.places[x]
-          for p, x in zip(called.parameters, operands)
+          parameter.name: self.places[operand]
+          for parameter, operand in zip(
+            called.parameters, op.operands[first:], strict=False
+          )
         }
-        results = list(self.places[op.name])
-        found = _Walk(self.module, called, given, results).run()
+      found = _Walk(self.module, called, given, results).run()
       if found.bytes > best.bytes:
         best = found
     return best
@@ -283,9 +284,7 @@ def _written(module, computation, op):
         return op
     if at.kind == 'dynamic-update-slice':
       at = computation.ops[at.operands[1]]
-    elif at.kind in ('bitcast', 'copy', 'reshape', 'convert', 'copy-done'):
-      at = computation.ops[at.operands[0]]
-    elif at.kind == 'copy-start':
+    elif at.kind in _SAME:
       at = computation.ops[at.operands[0]]
     elif at.kind == 'parameter' and operands is not None:
       at = outer.ops[operands[int(at.given)]]

@@ -82,7 +82,7 @@ class Network:
     bandwidth, hops, sides = self._ring(inside)
     sent = factor * collective.payload * (within - 1) / within
     if kind == 'all-to-all' and self.chip.dimensions:
-      # On a ring a row travels a quarter of it on the mean, and not once around.
+      # On a ring a row travels a quarter of it on the mean, not once around.
       sent *= within / 4
     return sent / bandwidth + factor * hops * HOP, between, sides
 

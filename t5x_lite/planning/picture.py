@@ -57,12 +57,18 @@ def _stack(axes, parts, text):
   for name, length in parts.items():
     bar = axes.barh(0, length, left=start, height=0.6, label=name)
     if length > 0.06 * total:
-      axes.bar_label(bar, [text.format(length)], label_type='center', fontsize=8)
+      axes.bar_label(
+        bar, [text.format(length)], label_type='center', fontsize=8
+      )
     start += length
   axes.set_yticks([])
   axes.set_ylim(-0.4, 0.9)
   axes.tick_params(labelsize=8)
   axes.spines[['top', 'right', 'left']].set_visible(False)
   axes.legend(
-    frameon=False, fontsize=7, ncols=len(parts), loc='upper left', handlelength=1
+    frameon=False,
+    fontsize=7,
+    ncols=len(parts),
+    loc='upper left',
+    handlelength=1,
   )

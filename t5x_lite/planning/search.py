@@ -9,10 +9,10 @@ import itertools
 import time
 
 from t5x_lite import chips
+from t5x_lite import data
 from t5x_lite import errors
 from t5x_lite import flops
 from t5x_lite import partitioning
-from t5x_lite import data
 from t5x_lite.planning import analytic
 
 _MICROBATCHES = 1, 2, 4, 8, 16
@@ -59,9 +59,7 @@ def candidates(run, accelerator):
         continue
       model = dataclasses.replace(run.model, remat=remat)
       mesh = dataclasses.replace(run.mesh, **sizes)
-      own = dataclasses.replace(
-        run, model=model, mesh=mesh, microbatches=count
-      )
+      own = dataclasses.replace(run, model=model, mesh=mesh, microbatches=count)
       seconds = _seconds(own, accelerator, sizes)
       found.append(Candidate(own, sizes, seconds))
   return sorted(found, key=lambda c: (c.seconds, c.run.microbatches))
@@ -104,8 +102,8 @@ def _seconds(run, accelerator, sizes):
   link = chip.link_bandwidth * chips.LINK_REACHED * 2
   ways = chip.links // 2 if chip.dimensions else 1
   # A layer's weights are gathered for each pass of each microbatch.
-  weights = 12 * model.embed_dim**2 * (
-    model.encoder_layers + model.decoder_layers
+  weights = (
+    12 * model.embed_dim**2 * (model.encoder_layers + model.decoder_layers)
   )
   passes = 2 + (model.remat == 'full')
   fsdp, tensor = sizes['fsdp'], sizes['tensor']

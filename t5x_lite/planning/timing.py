@@ -65,11 +65,15 @@ class Clock:
     exchanges: as of collectives.find.
     network: network.Network.
     rates: Rates.
+    attended: as of counting.work.
   """
 
-  def __init__(self, module, turns, exchanges, network, rates=None):
+  def __init__(
+    self, module, turns, exchanges, network, rates=None, attended=1.0
+  ):
     self.module, self.turns, self.network = module, turns, network
     self.exchanges, self.rates = exchanges, rates or Rates()
+    self.attended = attended
 
   def step(self):
     """The Times of one step."""
@@ -77,7 +81,7 @@ class Clock:
 
   def operation(self, computation, op):
     """(seconds, 'compute', 'memory' or None) of one operation by itself."""
-    work = counting.work(self.module, computation, op)
+    work = counting.work(self.module, computation, op, self.attended)
     chip, rates = self.network.chip, self.rates
     arithmetic = work.flops / (chip.flops * rates.flops)
     memory = work.bytes / (chip.hbm_bandwidth * rates.bandwidth)

@@ -1,7 +1,7 @@
 """Programs that libtpu compiled, for tests of plans where it is not.
 
-`python -m tests.golden.make_programs` makes them anew, by an environment that has
-libtpu; `make plans` checks that they would come out alike.
+`python -m tests.golden.make_programs` makes them anew, by an environment that
+has libtpu; `make plans` checks that they would come out alike.
 """
 
 import gzip
@@ -63,7 +63,8 @@ def stored(name):
 
 def plain(text):
   """A program without the paths of the machine that compiled it."""
-  return re.sub(r'"/[^"]*/((?:t5x_lite|site-packages)/[^"]*)"', r'"/at/\1"', text)
+  ours = r'"/[^"]*/((?:t5x_lite|site-packages)/[^"]*)"'
+  return re.sub(ours, r'"/at/\1"', text)
 
 
 def main():

@@ -11,7 +11,7 @@ from t5x_lite import partitioning
 from t5x_lite.nn.kernels import filling
 
 LANES = 128  # of a TPU: lengths are filled up to its multiples
-_BLOCKS = 512, 384, 256, 128
+BLOCKS = 512, 384, 256, 128
 
 
 def attend(q_BQHD, k_BKGD, v_BKGD, mask, bias=None, scale=1.0, dropout=None):
@@ -54,7 +54,7 @@ def _kernel(heads, shape, causal, window):
     mask = ops.LocalMask(shape, sides, 0)
   else:
     mask = ops.CausalMask(shape) if causal else ops.FullMask(shape)
-  q, k = (next(n for n in _BLOCKS if not size % n) for size in shape)
+  q, k = (next(n for n in BLOCKS if not size % n) for size in shape)
   kernel = ops.make_splash_mha(
     ops.MultiHeadMask([mask] * heads),
     block_sizes=ops.BlockSizes(
