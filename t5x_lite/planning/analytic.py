@@ -131,7 +131,10 @@ class _Step:
     """Sorts what forward keeps."""
     run, mesh = self.run, self.mesh
     rows = run.batch_size // run.microbatches
-    spec = tracing.local(run.model, mesh, rows, data.widths(run))
+    where = mesh, rows, data.widths(run)
+    spec = tracing.local(run.model, *where)
+    # That kernel alone has each head's values in lanes.
+    fused = tracing.kernels(run.model, *where) == {'splash'}
     rows //= partitioning.batch_shards(mesh.shape)
     batch = {
       name: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
@@ -141,13 +144,22 @@ class _Step:
     def kept(**changes):
       model = dataclasses.replace(spec, **changes)
       found = tracing.kept(
-        dataclasses.replace(run, model=model), batch, self.platform
+        dataclasses.replace(run, model=model),
+        batch,
+        self.platform,
+        mesh.size == 1,
       )
       return [x for x in found if x.reach]
 
+    def size(x):
+      shape = x.shape
+      if fused and len(shape) > 3 and shape[-1] == spec.head_dim:
+        shape = *shape[:-1], -(-shape[-1] // 128) * 128
+      return self._size(shape, x.itemsize) // mesh.shape['sequence']
+
     def of(side, found):
       return [
-        self._size(x.shape, x.itemsize) // mesh.shape['sequence']
+        size(x)
         for x in found
         if (x.reach & tracing.DECODER > 0) == (side == 'decoder')
       ]
@@ -156,9 +168,14 @@ class _Step:
     is_logits = lambda x: x.shape[-1:] == (spec.vocab_size,)
     self.logits = sum(of('decoder', filter(is_logits, found)))
     found = [x for x in found if not is_logits(x)]
-    self.kept = {side: sum(of(side, found)) for side in SIDES}
-    # One turn of the scan: what a layer has where nothing is computed again.
+    # What is not of the scans is small, and computed again as it is needed.
     turn = len(spec.windows) or 1
+    turns = {side: getattr(spec, f'{side}_layers') // turn for side in SIDES}
+    self.kept = {
+      side: sum(of(side, [x for x in found if x.shape[:1] == (n,)]))
+      for side, n in turns.items()
+    }
+    # One turn of them: what a layer has where nothing is computed again.
     layers = {
       f'{side}_layers': turn
       for side in SIDES
@@ -213,6 +230,7 @@ class _Step:
       'loss',
       live | {'gradients': earlier, 'logits': self.logits + gradient},
     )
+    later = self.logits if self.logits > self.vmem else 0
     partial = 0 if self.mesh.size == shares['tensor'] else 4 * whole
     yield (
       'backward of the head',
@@ -236,7 +254,7 @@ class _Step:
           'weights': hoisted,
           'activations': sum(kept.values()),
           'layer': self.layer[side],
-          'logits': self.logits if side == 'decoder' else 0,
+          'logits': later if side == 'decoder' else 0,
         },
       )
       kept[side] = 0
