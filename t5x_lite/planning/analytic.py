@@ -26,7 +26,8 @@ FAMILIES = {
   'optimizer': 'its state',
   'batch': 'tokens',
   'gradients': 'in float32, and those of earlier microbatches',
-  'weights': 'copies of parameters for the arithmetic, cast or gathered',
+  'weights': 'copies of parameters, cast for the arithmetic',
+  'collectives': 'parameters of the head or one layer, gathered over fsdp',
   'activations': 'what forward keeps for backward',
   'layer': 'what one layer takes while its backward runs',
   'logits': 'in float32, and what the loss keeps of them',
@@ -223,7 +224,8 @@ class _Step:
     gradient = self.logits // 2 if shares['fsdp'] > 1 else 0
     gradient = gradient if gradient > self.vmem else 0
     live = always | {
-      'weights': hoisted + (2 * whole if shares['fsdp'] > 1 else 0),
+      'weights': hoisted,
+      'collectives': 2 * whole if shares['fsdp'] > 1 else 0,
       'activations': sum(self.kept.values()),
     }
     yield (
@@ -242,8 +244,10 @@ class _Step:
     )
     kept = dict(self.kept)
     for side in SIDES:
-      if not getattr(spec, f'{side}_layers'):
+      layers = getattr(spec, f'{side}_layers')
+      if not layers:
         continue
+      gathered = self.params.get(side, 0) * (narrow or 1) * shares['fsdp']
       # Those of a microbatch are added to the earlier ones at once.
       done = (first if many else done) + gradients.get(side, 0)
       yield (
@@ -252,6 +256,7 @@ class _Step:
         | {
           'gradients': earlier + done,
           'weights': hoisted,
+          'collectives': int(gathered / layers) if shares['fsdp'] > 1 else 0,
           'activations': sum(kept.values()),
           'layer': self.layer[side],
           'logits': later if side == 'decoder' else 0,

@@ -1,6 +1,7 @@
 """Whether a run's step fits in memory, and the nearest change that does.
 
-What is refused can't fit: an estimate is taken for too high by `MARGIN` first.
+What is refused can't fit, even if the estimate is as much too high as MARGIN
+allows for; what is proposed fits if the estimate is right.
 """
 
 import bisect
@@ -86,7 +87,7 @@ class _Place:
     return analytic.estimate(run, mesh)
 
   def fits(self, run, sizes):
-    return MARGIN * self.estimate(run, sizes).total <= self.room
+    return self.estimate(run, sizes).total <= self.room
 
 
 def _check(run, sizes, place):

@@ -157,7 +157,7 @@ def _kept(holder, settings, shapes, platform, alone):
     _, backward, _ = jax.vjp(fn, trained, has_aux=True)
     return jax.tree.leaves(backward)
 
-  # Of many devices, as arithmetic differs on one, none of which shares anything.
+  # Arithmetic differs on one device: else of several, which share nothing.
   axes = *partitioning.AXES, 'others'
   device = jax.sharding.AbstractDevice(platform, None, platform)
   mesh = jax.sharding.AbstractMesh(
