@@ -102,7 +102,7 @@ def _check(run, sizes, place):
     'the run does not fit in memory',
     got=f'about {_gib(found.total)} GiB of a device, in the {found.moment}'
     f' ({said})',
-    expected=f'{_gib(place.room)} GiB at most',
+    expected=f'{place.room / 2**30:.2f} GiB at most',
     fix=_fix(run, sizes, place),
   )
 
