@@ -62,8 +62,8 @@ oracle: $(ORACLE)  ## compare with transformers in float64 (installs torch)
 beam: $(BEAM)  ## make stores on Apache Beam (installs it)
 	@.venv-beam/bin/python -m pytest -m 'slow or not slow' tests/test_data_beam.py tests/test_data_docs.py
 
-plans: $(PLANS)  ## compile train steps for TPUs, without one (installs libtpu)
-	@.venv-plans/bin/python -m pytest -m plans tests/test_tpu.py
+plans: $(PLANS)  ## compile train steps for TPUs, without one, half an hour long (installs libtpu)
+	@.venv-plans/bin/python -m pytest -m plans tests/test_tpu.py tests/test_planning*.py
 
 format: $(READY)  ## lay out the source in the house style
 	@$(BIN)/ruff format

@@ -26,6 +26,7 @@ SLOW = pytest.mark.slow
 ONE = '--config.accelerator=v5e-4'  # and one pod
 TWO = '--config.accelerator=v4-16'
 STUB = ['train', '--gin_file=t5/1_1_small', '--workdir=gs://bucket/runs/tiny']
+STUB += ['--gin.Run.microbatches=8']  # for the smallest slice
 
 
 @pytest.fixture

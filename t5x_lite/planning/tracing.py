@@ -81,15 +81,20 @@ def local(spec, mesh, rows, lengths):
   )
 
 
+def kernels(spec, mesh, rows, lengths):
+  """The names of what computes attention; arguments as of `local`."""
+  place = choice.Place(mesh.abstract_device.platform, dict(mesh.shape))
+  sites = choice.sites(spec, rows, lengths).values()
+  return {choice.choose(spec, site, place).kernel for site in sites}
+
+
 def _attention(spec, mesh, rows, lengths):
   """The kernel to trace, where it must be another than one device would take.
 
   cuDNN's can't be traced without it, and keeps what the chunked one keeps; a
   length that is shared out has no fused kernel.
   """
-  place = choice.Place(mesh.abstract_device.platform, dict(mesh.shape))
-  sites = choice.sites(spec, rows, lengths).values()
-  chosen = {choice.choose(spec, site, place).kernel for site in sites}
+  chosen = kernels(spec, mesh, rows, lengths)
   if 'cudnn' in chosen:
     return 'chunked'
   if mesh.shape['sequence'] > 1:
@@ -97,13 +102,14 @@ def _attention(spec, mesh, rows, lengths):
   return spec.attention
 
 
-def kept(run, batch, platform):
+def kept(run, batch, platform, alone=False):
   """What the loss of a batch keeps for its gradient.
 
   Args:
     run: specs.Run, of a `local` model.
     batch: {feature: jax.ShapeDtypeStruct}, a device's rows.
     platform: of the device, which chooses its kernels.
+    alone: whether it is the only one.
 
   Returns:
     A tuple of Kept.
@@ -114,8 +120,9 @@ def kept(run, batch, platform):
     run.optimizer,
     bool(run.z_loss),
     bool(run.label_smoothing),
+    jax.config.jax_default_matmul_precision,  # kernels are chosen by it
   )
-  return _kept(_Run(run), settings, shapes, platform)
+  return _kept(_Run(run), settings, shapes, platform, alone)
 
 
 class _Run:
@@ -132,7 +139,7 @@ class _Run:
 
 
 @functools.lru_cache(maxsize=256)
-def _kept(holder, settings, shapes, platform):
+def _kept(holder, settings, shapes, platform, alone):
   del settings
   run = holder.run
   model = models.build(run.model)
@@ -150,13 +157,15 @@ def _kept(holder, settings, shapes, platform):
     _, backward, _ = jax.vjp(fn, trained, has_aux=True)
     return jax.tree.leaves(backward)
 
+  # Arithmetic differs on one device: else of several, which share nothing.
+  axes = *partitioning.AXES, 'others'
   device = jax.sharding.AbstractDevice(platform, None, platform)
-  alone = jax.sharding.AbstractMesh(
-    (1,) * len(partitioning.AXES),
-    partitioning.AXES,
+  mesh = jax.sharding.AbstractMesh(
+    (1,) * len(partitioning.AXES) + (1 if alone else 2,),
+    axes,
     abstract_device=device,
   )
-  with jax.sharding.use_abstract_mesh(alone):
+  with jax.sharding.use_abstract_mesh(mesh):
     jaxpr = jax.make_jaxpr(forward)(batch, keys_B, model.abstract).jaxpr
   bits = [ENCODER if name.startswith('encoder') else DECODER for name in batch]
   bits = [bit for _, bit in sorted(zip(batch, bits))] + [WEIGHTS]  # keys last
