@@ -210,7 +210,7 @@ def _logs(pod):
 def _follow(job, pod, streams, say):
   """Starts to follow a pod, or goes on where its stream was cut."""
   stream = streams.get(pod.uid)
-  if not pod.started or (stream and (stream.runs or stream.ended_well)):
+  if not pod.started or (stream and (stream.is_alive() or stream.ended_well)):
     return
   words = [*_logs(pod), '--follow', '--timestamps']
   since = stream.last if stream else None
@@ -225,5 +225,5 @@ def _follow(job, pod, streams, say):
 
 def _drain(streams):
   end = time.monotonic() + DRAIN
-  while time.monotonic() < end and any(s.runs for s in streams.values()):
+  while time.monotonic() < end and any(s.is_alive() for s in streams.values()):
     time.sleep(0.1)

@@ -98,12 +98,19 @@ def _name(options, started):
 
 def act(options, say):
   """status, logs, watch, stop or delete, of a job that was launched."""
+  asked = options.backend or options.config or options.config_bindings
   if options.name is None:
+    if asked:
+      raise errors.ConfigError(
+        'no NAME: without one, status lists what was launched here',
+        got='--backend, --config or --config.FIELD',
+        fix='t5x_lite launch status NAME with them asks for one job',
+      )
     return listing(say)
   job = jobs.find(options.name)
   if job is None:
     job = _elsewhere(options)
-  elif options.backend or options.config or options.config_bindings:
+  elif asked:
     raise errors.ConfigError(
       'the job was launched here: where it runs is known',
       where=options.name,
