@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import sys
+import time
 
 import pytest
 
@@ -14,6 +15,7 @@ from t5x_lite.launch import bundle
 from t5x_lite.launch import calls
 from t5x_lite.launch import jobs
 from t5x_lite.launch import submitting
+from tests import runs
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -399,9 +401,8 @@ def test_what_a_call_started_ends_with_it(tmp_path):
   with pytest.raises(calls.CallError, match='did not end'):
     calls.run([script], deadline=1, tries=1)
   pid = (tmp_path / 'pid').read_text().strip()
-  state = pathlib.Path(f'/proc/{pid}/stat')
   until = time.monotonic() + 20
-  while state.exists() and state.read_text().split()[2] != 'Z':
+  while runs.is_alive(pid):
     assert time.monotonic() < until  # it would sleep for a minute
     time.sleep(0.01)
 

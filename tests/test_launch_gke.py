@@ -315,14 +315,14 @@ def test_an_answer_that_is_none(cloud, say, call, answer):
   assert f"got '{answer}'" in said and len(said.splitlines()) == 1
 
 
-@pytest.mark.slow
 def test_a_wrong_context_and_namespace(cloud, say):
+  """The job is not remembered, and can be launched where it is right."""
   said = launch(say, cloud, 'pass', '--config.gke.context=no', code=6)
   assert 'kubectl has no such context' in said
-  said = launch(
-    say, cloud, 'pass', '--config.gke.namespace=no', '--name=b', code=6
-  )
+  said = launch(say, cloud, 'pass', '--config.gke.namespace=no', code=6)
   assert 'there is no such namespace' in said
+  assert 'no job was launched here' in say('status')
+  assert 'is launched' in launch(say, cloud, 'pass', ONE, '--detach')
 
 
 def test_a_cluster_that_answers_the_third_time(cloud, say, monkeypatch):

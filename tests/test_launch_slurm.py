@@ -113,6 +113,41 @@ def test_values_reach_the_ranks_as_they_are(cloud, say):
   assert not list(cloud.folder.parent.rglob('bad'))
 
 
+def test_variables_are_of_the_ranks_alone(cloud, say):
+  """Whatever their names mean to bash, or to the script."""
+  names = 'place', 'restarts', 'code', 'UID', 'SECONDS', 'BASH_ENV', 'PATH_'
+  given = [f'--config.env.{name}=/x {name}' for name in names]
+  body = f'print([os.environ[n] for n in {names}])'
+  said = launch(say, cloud, body, *given, '--config.env.EMPTY=')
+  assert f'[0] {[f"/x {name}" for name in names]}' in said
+  folder = pathlib.Path.cwd() / '.t5x_lite_jobs' / 'tiny'
+  assert (folder / 'exit_code').read_text() == '0\n'
+  mode = (folder / 'job.sh').stat().st_mode
+  assert mode & 0o077 == 0  # they may be secrets
+
+
+def test_what_was_refused_is_not_remembered(cloud, say):
+  refused = say('slurm', *TINY, '--config.slurm.qos=no', '--', *STUB, code=6)
+  assert 'no such QOS' in refused
+  assert 'no job was launched here' in say('status')
+  assert 'COMPLETED' in launch(say, cloud, 'pass')
+  said = say('slurm', *TINY, '--config.slurm.qos=no', '--', *STUB, code=2)
+  assert 'one that differs in --config.slurm; fix' in said
+  assert 'COMPLETED' in say('status', 'tiny')
+
+
+def test_a_full_disk(cloud, say, tmp_path):
+  """Nothing is put in the queue, or remembered."""
+  (tmp_path / 'mine').write_text('mine')
+  files = tmp_path / '.t5x_lite_jobs' / 'tiny' / 'files'
+  files.mkdir(parents=True)
+  (files / 'mine').symlink_to('/dev/full')
+  said = launch(say, cloud, '', '--config.files=mine', code=7)
+  assert f'cannot write at {files}/mine; got No space left' in said
+  assert 'no job was launched here' in say('status')
+  assert not cloud.calls('sbatch')
+
+
 @pytest.mark.parametrize(
   'options, said',
   [

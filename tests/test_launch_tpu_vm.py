@@ -512,6 +512,9 @@ def test_a_request_is_refused(cloud, launch, said, told):
   cloud.plan({'on': 'queued-resources create', 'say': said})
   assert told in launch(code=6)
   assert len(cloud.calls()) == 2  # it is not tried again
+  assert not jobs.known() and not list(jobs.folder().glob('my-run*/'))
+  # Another zone may have more.
+  assert 'is launched' in launch('--config.zone=us-west1-c', '--detach')
 
 
 @pytest.mark.slow
@@ -836,6 +839,19 @@ def test_a_job_that_is_half_made_is_not_launched(small, cloud, monkeypatch):
   shipping.remove(job)
   names = sorted(path.name for path in jobs.folder().iterdir())
   assert names == ['my-run.json']
+
+
+def test_a_full_disk_does_not_keep_tpus(cloud, small, monkeypatch):
+  job, said = small(), []
+  queueing.acquire(job, lambda line: None)
+
+  def full(*_):
+    raise errors.StorageError('cannot write', got='No space left on device')
+
+  monkeypatch.setattr(jobs.Job, 'save', full)
+  tpu_vm.delete(job, True, said.append)
+  assert 'not told: cannot write; got No space' in said[0]
+  assert not jobs.known() and cloud.state()['nodes'] == {}
 
 
 def test_a_deletion_that_failed_can_be_given_again(cloud, small):
