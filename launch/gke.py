@@ -219,6 +219,8 @@ def _logs(pod):
 def _follow(job, pod, streams, say):
   """Starts to follow a pod, or goes on where its stream was cut."""
   stream = streams.get(pod.uid)
+  if stream and stream.fault:
+    raise stream.fault
   if not pod.started or (stream and (stream.is_alive() or stream.ended_well)):
     return
   words = [*_logs(pod), '--follow', '--timestamps']

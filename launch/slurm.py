@@ -239,7 +239,11 @@ def delete(job, force, say):
     calls.run(['scancel', found.id], **slurm_queue.CALL)
     say(f'{job.name}: SLURM job {found.id} is cancelled')
   job.forget()
-  say(f'its files and log stay in {found.folder if found else folder(job)}')
+  place = found.folder if found else folder(job)
+  if os.path.exists(place):
+    say(f'its files and log stay in {place}')
+  else:
+    say(f'{job.name} is forgotten')
 
 
 class _Log:

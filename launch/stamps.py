@@ -12,6 +12,7 @@ class Stream(threading.Thread):
   Attributes:
     last: the time stamp of the last line, with which to ask for what follows.
     ended_well: whether the program ended, and well.
+    fault: the OSError of what takes the lines, or None.
   """
 
   def __init__(self, argv, take, since=None):
@@ -23,21 +24,23 @@ class Stream(threading.Thread):
       since: a time stamp; lines that are no later were taken before.
     """
     super().__init__(daemon=True)
-    self.last, self.ended_well = since, False
+    self.last, self.ended_well, self.fault = since, False, None
     self._lines, self._take = calls.Stream(argv, silence=None), take
     self.start()
 
   def run(self):
-    with (
-      contextlib.closing(self._lines),
-      contextlib.suppress(calls.CallError),
-    ):
-      for text in self._lines:
-        stamp, _, line = text.partition(' ')
-        if self.last is None or stamp > self.last:
-          self.last = stamp
-          self._take(line)
-      self.ended_well = True
+    with contextlib.closing(self._lines):
+      try:
+        for text in self._lines:
+          stamp, _, line = text.partition(' ')
+          if self.last is None or stamp > self.last:
+            self.last = stamp
+            self._take(line)
+        self.ended_well = True
+      except calls.CallError:
+        pass  # it is asked again from there
+      except OSError as e:  # such as of `| head`
+        self.fault = e
 
   def end(self):
     """Ends it, whatever it does."""

@@ -162,8 +162,8 @@ def _elsewhere(options):
       'no job of this name was launched here',
       got=options.name,
       choices=jobs.known(),
-      fix='name where it runs: --backend=tpu_vm --config=NAME'
-      ' --config.zone=ZONE',
+      fix=f'name where it runs: --backend={options.backend or "tpu_vm"}'
+      ' --config=NAME, and what else it was launched with of --config.FIELD',
     )
   config = _load(options.backend, options)
   BACKENDS[options.backend].check(config, jobs.accelerator(config))

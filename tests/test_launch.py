@@ -286,7 +286,11 @@ def test_vocabulary_tasks_and_files_travel(tmp_path, monkeypatch):
     ),
     (['--workdir=gs://b/a', '--task_module=no_such'], [], 'no such module'),
     (['--workdir=gs://b/a'], ['files=no_such'], 'no such file to take along'),
-    (['--workdir=gs://b/a'], ['files=README.md,x/../README.md'], 'of one name'),
+    (
+      ['--workdir=gs://b/a'],
+      ['files=README.md,launch/README.md'],
+      'of one name',
+    ),
     (
       ['--workdir=gs://b/a', '--gin.Data.vocabulary=/no/such.model'],
       [],

@@ -583,6 +583,20 @@ def test_lines_are_taken_once(tmp_path):
   assert lines == ['b', 'c'] and stream.last == '3' and stream.ended_well
 
 
+def test_who_reads_the_lines_may_leave(cloud, say):
+  """As by `| head`; the job goes on."""
+  body = "print('one', flush=True); time.sleep(60)"
+  launch(say, cloud, body, ONE, '--config.gke.grace=1', '--detach')
+
+  def leave(line):
+    if line == '[0] one':
+      raise BrokenPipeError
+
+  with pytest.raises(BrokenPipeError):
+    gke.watch(jobs.find('tiny'), leave)
+  assert 'Running' in say('status', 'tiny')
+
+
 # -- real training ------------------------------------------------------------
 
 

@@ -130,6 +130,8 @@ def test_what_was_refused_is_not_remembered(cloud, say):
   refused = say('slurm', *TINY, '--config.slurm.qos=no', '--', *STUB, code=6)
   assert 'no such QOS' in refused
   assert 'no job was launched here' in say('status')
+  where = '--backend=slurm', '--config=gpu_8'
+  assert 'other is forgotten' in say('delete', 'other', *where)
   assert 'COMPLETED' in launch(say, cloud, 'pass')
   said = say('slurm', *TINY, '--config.slurm.qos=no', '--', *STUB, code=2)
   assert 'one that differs in --config.slurm; fix' in said

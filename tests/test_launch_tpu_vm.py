@@ -1098,6 +1098,23 @@ def test_what_ended_is_started_again_if_others_are(tail):
   wait_until(lambda: one.over)
 
 
+def test_who_reads_the_lines_may_leave(cloud, launch):
+  """As by `| head`; the job goes on."""
+  one = '--config.accelerator=v5e-1', '--config.env.STUB_CODES=wait'
+  launch('--detach', *one)
+
+  def leave(line):
+    if line == '[0] waiting':
+      raise BrokenPipeError
+
+  with pytest.raises(BrokenPipeError):
+    job = jobs.find('my-run')
+    found = keeping.find(job)
+    following.follow(job, found, [{'phase': 'running'}], None, leave)
+  status = vms.ask(job, found[0], 'status')
+  assert status['phase'] == 'running'
+
+
 def test_credentials_that_end_stop_the_following_alone(tail):
   error = calls.failed(
     ['gcloud'], 1, 'Please run: gcloud auth login', gcloud.SSH_FAULTS

@@ -59,6 +59,11 @@ WRONG = {
     [*TRAIN, '--corpus=/texts/my.txt'],
     ['cannot read this corpus', 'gs://BUCKET'],
   ),
+  'a checkpoint that is local': (
+    TPU,
+    [*TRAIN, '--gin.Run.start_from=@Pretrained()', '--gin.Pretrained.path=/x'],
+    ['cannot start from this', 'Pretrained.path', 'gs://BUCKET'],
+  ),
   'no command': (TPU, [], ['no command to start', 'train']),
   'a command that is none': (TPU, ['trian'], ['did you mean train?']),
   'a wrong option of the command': (
