@@ -16,6 +16,7 @@ import sys
 import tempfile
 
 from t5x_lite import errors
+from t5x_lite import storage
 from t5x_lite.launch import calls
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import jobs
@@ -184,10 +185,11 @@ def replaced(name):
   part = folder.parents[1]
   jobs.folder()  # private
   shutil.rmtree(part, ignore_errors=True)
-  folder.mkdir(parents=True)
-  yield folder
-  shutil.rmtree(target, ignore_errors=True)
-  part.rename(target)
+  with storage.writing(folder):
+    folder.mkdir(parents=True)
+    yield folder
+    shutil.rmtree(target, ignore_errors=True)
+    part.rename(target)
 
 
 def make(job):
