@@ -259,8 +259,12 @@ def expected(collective, axes):
   # Optimizers sum up rows and columns, several small arrays at once.
   if max(a.plain_bytes for a in collective.op.arrays) < _SMALL:
     return True
+  name = collective.op.op_name
+  of_product = name.endswith('dot_general')
+  if collective.kind == 'all-reduce' and 'fsdp' in axes:
+    # Over several sides of a torus the compiler sums gradients up whole and
+    # slices them: as quick as scattering them along one side.
+    return of_product and 'transpose(' in name
   if not set(axes) <= _DESIGN[collective.kind]:
     return False
-  if collective.kind == 'collective-permute':
-    return collective.op.op_name.endswith('dot_general')
-  return True
+  return of_product or collective.kind != 'collective-permute'
