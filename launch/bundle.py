@@ -42,18 +42,13 @@ def make(argv, started, run, config):
   for name in getattr(started, 'task_module', ()):
     files |= _module(name)
   for name in config.files:
-    kept = os.path.basename(name)
-    if kept in files:
-      raise errors.ConfigError(
-        'two files of one name are taken along',
-        where='--config.files',
-        got=name,
-        fix='rename one',
-      )
-    files[kept] = _read(name, '--config.files')
+    _take(files, pathlib.Path(name).name, name, '--config.files')
   if run is not None:
     command += _vocabulary(run, files, config)
     _check_corpus(run, config)
+    if run.start_from is not None:
+      path = run.start_from.path
+      _check_shared(path, config, 'start from this', 'Pretrained.path')
   size = sum(map(len, files.values()))
   if size > MOST:
     raise errors.ConfigError(
@@ -149,6 +144,19 @@ def _recipe(path):
   return '\n'.join(lines) + '\n'
 
 
+def _take(files, kept, name, where):
+  """Takes a file along, unless there is another by the name it is kept by."""
+  content = _read(name, where)
+  if files.get(kept, content) != content:
+    raise errors.ConfigError(
+      'two files of one name are taken along',
+      where=where,
+      got=name,
+      fix='rename one',
+    )
+  files[kept] = content
+
+
 def _read(name, where):
   path = pathlib.Path(os.path.expanduser(name))
   if not path.is_file():
@@ -197,22 +205,26 @@ def _vocabulary(run, files, config):
       expected='gs://BUCKET/..., or a file, which is taken along',
     )
   kept = _plain(os.path.basename(name))
-  files[kept] = _read(name, 'Data.vocabulary')
+  _take(files, kept, name, 'Data.vocabulary')
   return [f'--gin.Data.vocabulary={kept}']
 
 
 def _check_corpus(run, config):
   """Refuses a corpus that lies on this machine alone."""
   for source in data.corpora.local_names(run.data):
-    if not is_shared(source, config):
-      full = os.path.abspath(os.path.expanduser(source))
-      raise errors.ConfigError(
-        'the machines of the job cannot read this corpus',
-        where='Data.corpus',
-        got=source,
-        expected='gs://BUCKET/..., a registered name, or a path in'
-        ' --config.shared_folders',
-        fix=f'name it {full}'
-        if is_shared(full, config)
-        else f'gcloud storage cp {source} gs://BUCKET/',
-      )
+    _check_shared(source, config, 'read this corpus', 'Data.corpus')
+
+
+def _check_shared(path, config, what, where):
+  """Refuses a path that lies on this machine alone."""
+  if not is_shared(path, config):
+    full = os.path.abspath(os.path.expanduser(path))
+    raise errors.ConfigError(
+      f'the machines of the job cannot {what}',
+      where=where,
+      got=path,
+      expected='gs://BUCKET/..., or a path in --config.shared_folders',
+      fix=f'name it {full}'
+      if is_shared(full, config)
+      else f'gcloud storage cp --recursive {path} gs://BUCKET/',
+    )

@@ -160,7 +160,7 @@ class Stream:
 
     Args:
       argv: list: the program and its arguments; no shell sees it.
-      silence: seconds without a line after which it is given up.
+      silence: seconds without a line after which it is given up, or None.
       faults: Faults that the program is known for.
     """
     self._argv, self._faults, self._silence = argv, faults, silence

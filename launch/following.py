@@ -32,7 +32,8 @@ class Tail(threading.Thread):
     status: the last one that was heard.
     heard: when that was.
     over: whether the job has ended there.
-    fault: the CallError that ended the following, or None.
+    fault: the error that ended the following, or None: a CallError, or an
+      OSError of what its lines are shown by.
   """
 
   def __init__(self, vm, status, open_, bring, say, offset, most):
@@ -76,6 +77,9 @@ class Tail(threading.Thread):
         if not told and not self._ending.is_set():
           self._say(f'({self.vm}: {e.what}; trying until it answers)')
           told = True
+      except OSError as e:  # such as of `| head`
+        self.fault = e
+        return
       self._ending.wait(PAUSE)
 
   def _follow(self):
@@ -226,6 +230,8 @@ def _watch(job, found, tails, bring, say):
     while time.monotonic() < until:
       time.sleep(0.1)
       if not over and all(tail.over or tail.fault for tail in tails):
+        break
+      if any(isinstance(tail.fault, OSError) for tail in tails):
         break
 
 

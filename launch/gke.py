@@ -8,21 +8,25 @@ import json
 import time
 
 from t5x_lite import errors
+from t5x_lite.launch import beginning
 from t5x_lite.launch import calls
 from t5x_lite.launch import gke_check
 from t5x_lite.launch import gke_cluster
 from t5x_lite.launch import gke_manifest
+from t5x_lite.launch import jobs
 from t5x_lite.launch import leaving
 from t5x_lite.launch import plans
 from t5x_lite.launch import stamps
 
 SHARED = ()
+UNREAD = ('zone',)
 LOOK = 10.0  # seconds between two looks at the cluster
 DRAIN = 20.0  # and until the last lines of a job that has ended are there
 GONE = 600.0  # and until what is deleted is gone
 SHOWN = 16  # ranks whose lines are shown; of more, the first of each slice
 
 check = gke_check.check
+forget = jobs.Job.forget
 
 
 def plan(job):
@@ -48,31 +52,36 @@ def plan(job):
 
 def submit(job, follow, say):
   """Makes the JobSet of a Job, unless it is there, and follows it."""
-  job.state = {}
-  manifest, *applied = plan(job)
-  job.save()
+  manifest, asked, made = plan(job)
   found = gke_cluster.find(job, say)
-  if found and found.is_over:
-    say(f'{job.name} has ended before ({found.state}): its JobSet is replaced')
-    _delete_set(job, say)
-  elif found and found.state != 'Suspended':
+  if found and not found.is_over and found.state != 'Suspended':
+    beginning.begin(job)
     say(f'{job.name} is in the cluster: going on with it')
-    applied = []
-  for step in applied:
-    calls.run(
-      step.argv,
-      deadline=120,
-      faults=gke_cluster.FAULTS,
-      text=manifest.text,
-      say=say,
-    )
-  if applied:
+  else:
+    if found and found.is_over:
+      say(
+        f'{job.name} has ended before ({found.state}): its JobSet is replaced'
+      )
+      _delete_set(job, say)
+    _apply(asked, manifest, say)
+    with beginning.making(job):
+      _apply(made, manifest, say)
     pods = job.accelerator.processes
-    say(f'{job.name} is in the cluster: JobSet of {pods} pods')
+    say(f'{job.name} is in the cluster: JobSet of {pods} pod{"s" * (pods > 1)}')
   if not follow:
     say(f'{job.name} is launched; {leaving.ways(job)}')
     return 0
   return watch(job, say)
+
+
+def _apply(call, manifest, say):
+  calls.run(
+    call.argv,
+    deadline=120,
+    faults=gke_cluster.FAULTS,
+    text=manifest.text,
+    say=say,
+  )
 
 
 def status(job, say):
@@ -210,7 +219,9 @@ def _logs(pod):
 def _follow(job, pod, streams, say):
   """Starts to follow a pod, or goes on where its stream was cut."""
   stream = streams.get(pod.uid)
-  if not pod.started or (stream and (stream.runs or stream.ended_well)):
+  if stream and stream.fault:
+    raise stream.fault
+  if not pod.started or (stream and (stream.is_alive() or stream.ended_well)):
     return
   words = [*_logs(pod), '--follow', '--timestamps']
   since = stream.last if stream else None
@@ -225,5 +236,5 @@ def _follow(job, pod, streams, say):
 
 def _drain(streams):
   end = time.monotonic() + DRAIN
-  while time.monotonic() < end and any(s.runs for s in streams.values()):
+  while time.monotonic() < end and any(s.is_alive() for s in streams.values()):
     time.sleep(0.1)

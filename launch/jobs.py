@@ -16,6 +16,7 @@ import ml_collections
 from t5x_lite import accelerators
 from t5x_lite import errors
 from t5x_lite import storage
+from t5x_lite.launch import fields
 
 CONFIGS = pathlib.Path(__file__).parent / 'configs'
 BACKENDS = 'tpu_vm', 'gke', 'slurm'
@@ -23,23 +24,6 @@ CAPACITIES = 'on_demand', 'spot', 'reserved'
 # What these would end with again is not started again.
 FINAL_CODES = (0, 1, 2, 3, 4, 5, errors.INTERRUPTED)
 _NAME = re.compile(r'[a-z]([-a-z0-9]{0,38}[a-z0-9])?', re.ASCII)
-_WORD = (
-  re.compile(r'[A-Za-z0-9]([-\w.:/@]*\w)?', re.ASCII),
-  'letters, digits and - _ . : / @',
-)
-_PATH = re.compile(r'[^\n\0]+'), 'a path'
-_FORMS = {  # of fields of text that have another than a word
-  'zone': (re.compile(r'([a-z]+-)+[a-z]+\d+-[a-z]', re.ASCII), 'us-west4-a'),
-  'constraint': (
-    re.compile(r'[-\w.:&|,*()\[\]]+', re.ASCII),
-    'features, and & | , * ( ) [ ] between them',
-  ),
-  'wheel': _PATH,
-  'python': _PATH,
-}
-_SOME = 'slices', 'arrival_timeout', 'grace', 'wait', 'port'  # 1 at least
-_MOST = 1_000_000
-_VARIABLE = re.compile(r'[A-Za-z_]\w*', re.ASCII)
 
 
 def spec(**changes):
@@ -105,6 +89,13 @@ def spec(**changes):
 def _set(config, name, value, where):
   """Sets `a.b` of a config, to a value or to what a text says."""
   top, (*groups, last) = config, name.split('.')
+  if groups[:1] == ['env']:
+    variable = name.partition('.')[2]
+    text = str(value) if type(value) in (int, float) else value
+    fields.check_variable(variable, text)
+    with config.unlocked():
+      config.env[variable] = text
+    return
   for group in groups:
     inside = config.get(group)
     if not isinstance(inside, ml_collections.ConfigDict):
@@ -115,10 +106,6 @@ def _set(config, name, value, where):
   ):
     for key, inner in value.items():
       _set(top, f'{name}.{key}', inner, where)
-    return
-  if groups == ['env']:
-    with config.unlocked():
-      config[last] = str(value)
     return
   if isinstance(config.get(last), ml_collections.ConfigDict):
     raise errors.ConfigError(
@@ -169,9 +156,7 @@ def _typed(value, kind, where):
 
 def names():
   """The names of the job specs that are installed."""
-  return sorted(
-    file.stem for file in CONFIGS.glob('*.py') if file.stem != '__init__'
-  )
+  return sorted(file.stem for file in CONFIGS.glob('[!_]*.py'))
 
 
 def load(name, overrides=()):
@@ -220,14 +205,12 @@ def load(name, overrides=()):
       got=type(config).__name__,
       expected='what launch.jobs.spec(...) returns',
     )
+  try:
+    config = spec(**config.to_dict())  # which it may have gone around
+  except errors.UserError as e:
+    raise e.at(f'{file}: {e.where}') from None
   for override in overrides:
-    field, equals, value = override.partition('=')
-    if not equals:
-      raise errors.ConfigError(
-        'option has no value',
-        got=f'--config.{field}',
-        expected='--config.NAME=VALUE',
-      )
+    field, _, value = override.partition('=')
     _set(config, field, value, f'--config.{field}')
   check(config)
   return config
@@ -255,36 +238,9 @@ def check(config):
   ]
   for prefix, group in groups:
     for name, value in group.items():
-      _check_field(name, value, f'--config.{prefix}{name}')
+      fields.check_field(name, value, f'--config.{prefix}{name}')
   for name, value in config.env.items():
-    if not _VARIABLE.fullmatch(name) or '\0' in value:
-      raise errors.ConfigError(
-        'not a variable of an environment',
-        where='--config.env',
-        got=ascii(f'{name}={value}'),
-        expected='letters, digits and _',
-      )
-
-
-def _check_field(name, value, where):
-  least = 1 if name in _SOME else 0
-  if type(value) is int and not least <= value <= _MOST:
-    raise errors.ConfigError(
-      'wrong count in a job spec',
-      where=where,
-      got=value,
-      expected=f'{least} to {_MOST:,}',
-    )
-  pattern, expected = _FORMS.get(name, _WORD)
-  if isinstance(value, str) and value and not pattern.fullmatch(value):
-    raise errors.ConfigError(
-      'not a name', where=where, got=ascii(value), expected=expected
-    )
-  for folder in value if name == 'shared_folders' else ():
-    if not os.path.isabs(folder):
-      raise errors.ConfigError(
-        'a shared folder has a path from the root', where=where, got=folder
-      )
+    fields.check_variable(name, value)
 
 
 def check_name(name, where='--name'):
@@ -370,7 +326,7 @@ def root():
 
 def folder():
   """The private folder of the jobs that were launched here."""
-  return storage.make_private(root())
+  return storage.make_private(root(), 'T5X_LITE_STATE')
 
 
 def known():

@@ -3,6 +3,7 @@
 import pathlib
 from typing import NamedTuple
 
+from t5x_lite import storage
 from t5x_lite.launch import calls
 
 
@@ -29,12 +30,17 @@ def text(content):
     return content
 
 
-def write(file):
-  """Writes a File of a plan, as it was shown."""
+def write(file, private=False):
+  """Writes a File of a plan, as it was shown; for its owner's eyes alone?"""
   content = file.text
   if isinstance(content, str):
     content = content.encode()
-  pathlib.Path(file.name).write_bytes(content)
+  path = pathlib.Path(file.name)
+  with storage.writing(path):
+    if private:
+      path.touch()
+      path.chmod(0o600)
+    path.write_bytes(content)
 
 
 def show(steps, say):

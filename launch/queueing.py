@@ -4,6 +4,7 @@ import datetime
 import time
 
 from t5x_lite import errors
+from t5x_lite.launch import beginning
 from t5x_lite.launch import calls
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import jobs
@@ -158,7 +159,9 @@ def acquire(job, say, again=True):
     CallError: they are refused, or do not come in time.
     ConfigError: they are not what the job spec says.
   """
-  if not job.spec.tpu_vm.existing:
+  if job.spec.tpu_vm.existing:
+    beginning.begin(job)
+  else:
     said = request(job, say)
     if by_hand(said) and not again and 'asked' in job.state:
       raise deleted(job, said)
@@ -169,6 +172,7 @@ def acquire(job, say, again=True):
     if said is None:
       ask_for(job, say)
     else:
+      beginning.begin(job)
       say(f'queued resource {job.name} is there')
     _wait(job, say)
   return vms.find(job, _ready(job, say))
@@ -182,7 +186,8 @@ def ask_for(job, say, begun=None):
   job.state['asked'] = begun or time.time()
   job.state['valid'] = time.time() + 3600 * job.spec.tpu_vm.wait
   job.save()  # before anything is there that could cost money
-  gcloud.do(gcloud.create(job.name, job.spec, found), gcloud.EXISTS, say)
+  with beginning.making(job):
+    gcloud.do(gcloud.create(job.name, job.spec, found), gcloud.EXISTS, say)
   try:
     wanted(job)
   except calls.CallError:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 
 from t5x_lite import errors
+from t5x_lite import storage
 from t5x_lite.launch import calls
 from t5x_lite.launch import gcloud
 from t5x_lite.launch import jobs
@@ -81,6 +82,13 @@ def check_wheel(spec):
   """Refuses a job for which there is no wheel, and none can be made."""
   given = spec.tpu_vm.wheel
   if spec.tpu_vm.python:
+    if given:
+      raise errors.ConfigError(
+        'a wheel, and a Python into which nothing is installed',
+        where='--config.tpu_vm.wheel',
+        got=given,
+        fix='leave out this, or --config.tpu_vm.python',
+      )
     return
   if given:
     path = pathlib.Path(os.path.expanduser(given))
@@ -184,10 +192,11 @@ def replaced(name):
   part = folder.parents[1]
   jobs.folder()  # private
   shutil.rmtree(part, ignore_errors=True)
-  folder.mkdir(parents=True)
-  yield folder
-  shutil.rmtree(target, ignore_errors=True)
-  part.rename(target)
+  with storage.writing(folder):
+    folder.mkdir(parents=True)
+    yield folder
+    shutil.rmtree(target, ignore_errors=True)
+    part.rename(target)
 
 
 def make(job):

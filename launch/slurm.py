@@ -11,6 +11,7 @@ import re
 import time
 
 from t5x_lite import errors
+from t5x_lite.launch import beginning
 from t5x_lite.launch import calls
 from t5x_lite.launch import jobs
 from t5x_lite.launch import leaving
@@ -19,10 +20,12 @@ from t5x_lite.launch import slurm_queue
 from t5x_lite.launch import slurm_script
 
 SHARED = ('/',)  # SLURM users launch from what all nodes see
+UNREAD = ('delete_when_done',)
 READ = 1.0  # seconds between two looks at the log
 LOOK = 15.0  # and at the queue, which thousands may ask
-_TIME = re.compile(r'(\d+-)?\d+(:\d+){0,2}', re.ASCII)
+_TIME = re.compile(r'(?:(\d+)-)?(\d+(?::\d+){0,2})', re.ASCII)
 _UNKNOWN = {'capacity': 'on_demand', 'zone': '', 'project': ''}
+forget = jobs.Job.forget
 _RANK = re.compile(r'^ *(\d+): ?')  # as `srun --label` writes it
 
 
@@ -48,13 +51,33 @@ def check(config, accelerator):
         got=config[field],
         fix='choose by --config.slurm.partition, .qos or .constraint',
       )
-  if not _TIME.fullmatch(config.slurm.time):
+  limit = _seconds(config.slurm.time)
+  if 0 < limit <= config.slurm.grace:  # 0: none
+    raise errors.ConfigError(
+      'the time is over before there is any to train in',
+      where='--config.slurm.time',
+      got=config.slurm.time,
+      expected=f'more than the {config.slurm.grace} seconds in which it saves',
+      fix='--config.slurm.time=HOURS:MINUTES:SECONDS, or a smaller'
+      ' --config.slurm.grace',
+    )
+
+
+def _seconds(text):
+  """A time limit as SLURM reads it."""
+  found = _TIME.fullmatch(text)
+  if not found:
     raise errors.ConfigError(
       'not a time limit',
       where='--config.slurm.time',
-      got=repr(config.slurm.time),
+      got=repr(text),
       expected='HOURS:MINUTES:SECONDS, DAYS-HOURS or minutes',
     )
+  days, parts = found[1], list(map(int, found[2].split(':')))
+  if days is None and len(parts) < 3:
+    parts.insert(0, 0)  # minutes, with seconds or without
+  hours, minutes, seconds = (*parts, 0, 0)[:3]
+  return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
 
 
 def folder(job):
@@ -95,6 +118,7 @@ def submit(job, follow, say):
         fix='launch from the folder above that, or take another --name',
       )
     job.state |= {'folder': str(place), 'id': found.id}
+    beginning.begin(job)
     job.save()
     say(f'{found}; going on with it')
   else:
@@ -108,16 +132,18 @@ def submit(job, follow, say):
 def _submit(job, place, say):
   log = place / slurm_script.LOG
   shown = log.stat().st_size if log.exists() else 0
-  job.state = {'folder': str(place), 'shown': shown}
+  job.state |= {'folder': str(place), 'shown': shown}
+  job.state.pop('id', None)
   job.save()
   *files, call = plan(job)
   (place / slurm_script.FILES).mkdir(parents=True, exist_ok=True)
   for file in files:
     path = pathlib.Path(file.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    plans.write(file)
+    plans.write(file, private=path.name == slurm_script.NAME)
   (place / slurm_script.EXIT_CODE).unlink(missing_ok=True)
-  job.state['id'] = slurm_queue.submit(job, call.argv, say)
+  with beginning.making(job):
+    job.state['id'] = slurm_queue.submit(job, call.argv, say)
   job.save()
   say(f'{job.name} is SLURM job {job.state["id"]}; its files and log are in')
   say(f'{place}, which its nodes must see')
@@ -213,7 +239,11 @@ def delete(job, force, say):
     calls.run(['scancel', found.id], **slurm_queue.CALL)
     say(f'{job.name}: SLURM job {found.id} is cancelled')
   job.forget()
-  say(f'its files and log stay in {found.folder if found else folder(job)}')
+  place = found.folder if found else folder(job)
+  if os.path.exists(place):
+    say(f'its files and log stay in {place}')
+  else:
+    say(f'{job.name} is forgotten')
 
 
 class _Log:

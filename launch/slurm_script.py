@@ -66,9 +66,6 @@ def script(job):
   lines = ['#!/bin/bash']
   lines += [f'#SBATCH --{option}' for option in options(job)]
   lines += ['', 'place=${PWD%/*}', 'export PYTHONUNBUFFERED=1']
-  lines += [
-    f'export {n}={shlex.quote(v)}' for n, v in job.config['env'].items()
-  ]
   lines += job.config['slurm']['setup']
   final = '|'.join(map(str, jobs.FINAL_CODES))
   body = _BODY.format(
@@ -122,9 +119,12 @@ def srun(job):
   The first that ends must not kill the others, which may still save: ranks end
   one another by themselves, and the wait is for what is stuck.
   """
+  # Not exported: some names mean something to bash, or to the script itself.
+  env = [f'{n}={v}' for n, v in job.config['env'].items()]
   argv = ['srun', '--label', '--kill-on-bad-exit=0', f'--wait={_WAIT}']
   cpus = job.config['slurm']['cpus']
-  return argv + ([f'--cpus-per-task={cpus}'] if cpus else [])
+  argv += [f'--cpus-per-task={cpus}'] if cpus else []
+  return ['env', *env, *argv] if env else argv
 
 
 def command(job):

@@ -1,16 +1,18 @@
 """Lines with a time stamp, taken as they come and never twice."""
 
-import subprocess
+import contextlib
 import threading
 
 from t5x_lite.launch import calls
 
 
-class Stream:
-  """A program whose lines, each after a time stamp, are taken as they come.
+class Stream(threading.Thread):
+  """Takes the lines of a program, each after a time stamp, as they come.
 
   Attributes:
     last: the time stamp of the last line, with which to ask for what follows.
+    ended_well: whether the program ended, and well.
+    fault: the OSError of what takes the lines, or None.
   """
 
   def __init__(self, argv, take, since=None):
@@ -18,39 +20,29 @@ class Stream:
 
     Args:
       argv: list: the program and its arguments; no shell sees it.
-      take: called with each line, from another thread.
+      take: called with each line, from this thread.
       since: a time stamp; lines that are no later were taken before.
     """
-    self.last = since
-    self._process = calls.start(
-      argv,
-      stdin=subprocess.DEVNULL,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.DEVNULL,
-      encoding='utf-8',
-      errors='replace',
-    )
-    self._thread = threading.Thread(target=self._read, args=[take], daemon=True)
-    self._thread.start()
+    super().__init__(daemon=True)
+    self.last, self.ended_well, self.fault = since, False, None
+    self._lines, self._take = calls.Stream(argv, silence=None), take
+    self.start()
 
-  def _read(self, take):
-    with self._process.stdout as lines:
-      for text in lines:
-        stamp, _, line = text.rstrip('\n').partition(' ')
-        if self.last is None or stamp > self.last:
-          self.last = stamp
-          take(line)
-
-  @property
-  def runs(self):
-    return self._process.poll() is None or self._thread.is_alive()
-
-  @property
-  def ended_well(self):
-    return self._process.poll() == 0
+  def run(self):
+    with contextlib.closing(self._lines):
+      try:
+        for text in self._lines:
+          stamp, _, line = text.partition(' ')
+          if self.last is None or stamp > self.last:
+            self.last = stamp
+            self._take(line)
+        self.ended_well = True
+      except calls.CallError:
+        pass  # it is asked again from there
+      except OSError as e:  # such as of `| head`
+        self.fault = e
 
   def end(self):
     """Ends it, whatever it does."""
-    self._process.kill()
-    self._process.wait()
-    self._thread.join(timeout=5)
+    self._lines.kill()
+    self.join(timeout=5)

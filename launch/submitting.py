@@ -5,6 +5,7 @@ import os
 
 from t5x_lite import errors
 from t5x_lite import storage
+from t5x_lite.launch import beginning
 from t5x_lite.launch import bundle
 from t5x_lite.launch import gke
 from t5x_lite.launch import jobs
@@ -12,8 +13,9 @@ from t5x_lite.launch import plans
 from t5x_lite.launch import slurm
 from t5x_lite.launch import tpu_vm
 
-# Each has check, plan, submit, status, logs, watch, stop and delete; SHARED are
-# the folders of this machine that those of a job see anyway.
+# Each has check, plan, submit, status, logs, watch, stop, delete and forget;
+# SHARED are the folders of this machine that those of a job see anyway, UNREAD
+# the fields of a job spec that are of no account there.
 BACKENDS = {'tpu_vm': tpu_vm, 'gke': gke, 'slurm': slurm}
 
 
@@ -29,7 +31,7 @@ def submit(options, run, say):
     The exit code of the job; 0 if it is not followed.
   """
   backend = BACKENDS[options.where]
-  config = jobs.load(options.config, options.config_bindings)
+  config = _load(options.where, options)
   accelerator = jobs.accelerator(config)
   started = options.started
   backend.check(config, accelerator)
@@ -51,26 +53,53 @@ def submit(options, run, say):
     plans.show(backend.plan(job), say)
     return 0
   old = jobs.find(job.name)
-  if old is not None and _what(old) != _what(job):
-    raise errors.ConfigError(
-      'another job of this name was launched here',
-      where=f'--name={job.name}',
-      got=' '.join(old.command[:6]) + f' on {old.backend}',
-      fix=f'another --name; or t5x_lite launch delete {job.name}',
-    )
-  if old is not None:
+  if old is not None and beginning.is_begun(old):
+    _check_same(old, job)
     job.state = old.state
     say(f'{job.name} was launched here before: going on with it')
   with _alone(job):
     job.save()
-    return backend.submit(job, not options.detach, say)
+    try:
+      return backend.submit(job, not options.detach, say)
+    finally:
+      if not beginning.is_begun(job):
+        backend.forget(job)
+
+
+def _load(where, options):
+  """The job spec, of which no option is in vain."""
+  for binding in options.config_bindings:
+    field = binding.partition('=')[0]
+    group = field.partition('.')[0]
+    if group in {*BACKENDS, *BACKENDS[where].UNREAD} - {where}:
+      raise errors.ConfigError(
+        f'launch {where} does not read this field of a job spec',
+        got=f'--config.{field}',
+        fix='leave it out',
+      )
+  return jobs.load(options.config, options.config_bindings)
+
+
+def _check_same(old, new):
+  """Refuses to go on with a job as if it were another."""
+  one, other = _what(old), _what(new)
+  differ = [name for name in one if one[name] != other[name]]
+  if differ:
+    raise errors.ConfigError(
+      'another job of this name was launched here',
+      where=f'--name={new.name}',
+      got='one that differs in ' + ', '.join(differ),
+      fix=f'another --name; or t5x_lite launch delete {new.name}',
+    )
 
 
 def _what(job):
   """What a job is: not for how long it is tried."""
   config = job.config | {'restarts': None}
   config['tpu_vm'] = config['tpu_vm'] | {'wait': None}
-  return job.backend, config, job.command
+  return {'where it runs': job.backend, 'its command': job.command} | {
+    f'--config.{field}': value for field, value in config.items()
+  }
 
 
 @contextlib.contextmanager
@@ -98,12 +127,19 @@ def _name(options, started):
 
 def act(options, say):
   """status, logs, watch, stop or delete, of a job that was launched."""
+  asked = options.backend or options.config or options.config_bindings
   if options.name is None:
+    if asked:
+      raise errors.ConfigError(
+        'no NAME: without one, status lists what was launched here',
+        got='--backend, --config or --config.FIELD',
+        fix='t5x_lite launch status NAME with them asks for one job',
+      )
     return listing(say)
   job = jobs.find(options.name)
   if job is None:
     job = _elsewhere(options)
-  elif options.backend or options.config or options.config_bindings:
+  elif asked:
     raise errors.ConfigError(
       'the job was launched here: where it runs is known',
       where=options.name,
@@ -126,10 +162,10 @@ def _elsewhere(options):
       'no job of this name was launched here',
       got=options.name,
       choices=jobs.known(),
-      fix='name where it runs: --backend=tpu_vm --config=NAME'
-      ' --config.zone=ZONE',
+      fix=f'name where it runs: --backend={options.backend or "tpu_vm"}'
+      ' --config=NAME, and what else it was launched with of --config.FIELD',
     )
-  config = jobs.load(options.config, options.config_bindings)
+  config = _load(options.backend, options)
   BACKENDS[options.backend].check(config, jobs.accelerator(config))
   return jobs.Job(options.name, options.backend, config.to_dict(), [])
 

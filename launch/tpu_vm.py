@@ -20,8 +20,9 @@ from t5x_lite.launch import queueing
 from t5x_lite.launch import shipping
 from t5x_lite.launch import vms
 
-SHARED = ()
+SHARED, UNREAD = (), ()
 SAVING = 900.0  # seconds that a job may take to save and end
+forget = keeping.forget
 _PLACE = re.compile(r'[a-z][-a-z0-9]*', re.ASCII)
 
 
@@ -263,7 +264,10 @@ def delete(job, force, say):
   if jobs.find(job.name):
     # First: who watches it would take this for a loss, and ask anew.
     job.state['deleted'] = time.time()
-    job.save()
+    try:
+      job.save()
+    except errors.StorageError as e:  # a full disk must not go on costing money
+      say(f'(who watches the job is not told: {e})')
   if job.spec.tpu_vm.existing:
     say(f'{job.spec.tpu_vm.existing} was there before: it is not deleted')
   elif queueing.request(job, say) is None:

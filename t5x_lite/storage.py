@@ -30,12 +30,6 @@ def path(name):
       'path is not UTF-8 text', got=ascii(name), fix='rename it'
     ) from None
   if not is_local(name):
-    if not name.startswith('gs://'):
-      raise errors.ConfigError(
-        'no such kind of storage',
-        got=name,
-        expected='a local path, or gs://BUCKET/...',
-      )
     objects.filesystem()
   return epath.Path(name)
 
@@ -46,7 +40,15 @@ def absolute(name):
 
 
 def is_local(name):
-  return '://' not in os.fspath(name)
+  """Whether a path is local; if not, it is of a bucket."""
+  name = os.fspath(name)
+  if '://' in name and not name.startswith('gs://'):
+    raise errors.ConfigError(
+      'no such kind of storage',
+      got=name,
+      expected='a local path, or gs://BUCKET/...',
+    )
+  return '://' not in name
 
 
 def cache_dir():
@@ -60,10 +62,11 @@ def cache_dir():
   return path(root)
 
 
-def make_private(folder):
+def make_private(folder, variable='T5X_LITE_CACHE'):
   """Makes a local folder that only its owner can write, or refuses it.
 
-  Compiled programs are code: a cache that others can write is refused.
+  Compiled programs are code: a cache that others can write is refused. The
+  variable of the environment is the one by which it may be another.
   """
   folder = path(folder)
   make_folder(folder.parent)
@@ -76,7 +79,7 @@ def make_private(folder):
       'folder is open to other users',
       where=folder,
       expected='to be owned by you and writable by nobody else',
-      fix=f'chmod go-w {folder}, or choose another by T5X_LITE_CACHE',
+      fix=f'chmod go-w {folder}, or choose another by {variable}',
     )
   return folder
 
@@ -140,9 +143,12 @@ def lock(file, wait=False):
         got=f.read().strip() or None,
         fix='wait for it, stop it, or choose another --workdir',
       ) from e
-    f.truncate(0)
-    f.write(f'process {os.getpid()} on {platform.node()}\n')
-    f.flush()
+    with writing(file):
+      f.truncate(0)
+      # Not by `f`, which would try again what failed as it is closed.
+      os.write(
+        f.fileno(), f'process {os.getpid()} on {platform.node()}\n'.encode()
+      )
     yield
 
 
@@ -195,13 +201,8 @@ class Appender:
       if time.monotonic() >= self._due:
         self.flush()
       return
-    try:
-      with open(self._name, 'a', encoding='utf-8') as f:
-        f.write(text)
-    except OSError as e:
-      raise errors.StorageError(
-        'cannot write', where=self._name, got=e.strerror or e
-      ) from e
+    with writing(self._name), open(self._name, 'a', encoding='utf-8') as f:
+      f.write(text)
 
   def flush(self):
     """Returns once all that was added is stored."""
@@ -228,6 +229,15 @@ def _target(name):
   return path(real)
 
 
+@contextlib.contextmanager
+def writing(name, what='cannot write'):
+  """Around what writes a local file or folder: an OSError names it."""
+  try:
+    yield
+  except OSError as e:
+    raise errors.StorageError(what, where=name, got=e.strerror or e) from e
+
+
 def write_bytes(name, data):
   """Writes a whole file so that a reader sees the old or the new one."""
   name = path(name)
@@ -236,19 +246,18 @@ def write_bytes(name, data):
     return
   name = _target(name)
   new = name.parent / f'.{name.name}.{uuid.uuid4().hex}'
-  try:
-    with open(new, 'wb') as f:
-      f.write(data)
-      f.flush()
-      os.fsync(f.fileno())
-    os.replace(new, name)
-    _sync(name.parent)
-  except OSError as e:
-    with contextlib.suppress(OSError):
-      new.unlink()
-    raise errors.StorageError(
-      'cannot write', where=name, got=e.strerror or e
-    ) from e
+  with writing(name):
+    try:
+      with open(new, 'wb') as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+      os.replace(new, name)
+      _sync(name.parent)
+    except OSError:
+      with contextlib.suppress(OSError):
+        new.unlink()
+      raise
 
 
 def write_text(name, text):
@@ -275,16 +284,12 @@ def replacing(name, folder):
       yield f
       f.flush()
       os.fsync(f.fileno())
-    try:
+    with writing(name):
       if is_local(name):
         os.replace(new, name)
         _sync(name.parent)
       else:
         upload(new, name)
-    except OSError as e:
-      raise errors.StorageError(
-        'cannot write', where=name, got=e.strerror or e
-      ) from e
 
 
 @contextlib.contextmanager
@@ -300,17 +305,13 @@ def publish(folder):
   scratch.mkdir()
   try:
     yield scratch
-    try:
+    with writing(folder, 'cannot publish'):
       sync(scratch)
       with contextlib.suppress(FileNotFoundError):
         if not any(folder.iterdir()):
           folder.rmdir()
       os.rename(scratch, folder)
       _sync(folder.parent)
-    except OSError as e:
-      raise errors.StorageError(
-        'cannot publish', where=folder, got=e.strerror or e
-      ) from e
   except BaseException:
     scratch.rmtree(missing_ok=True)
     raise

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import pathlib
 import pydoc_data.topics
 import signal
 import subprocess
@@ -105,6 +106,14 @@ def finish(process):
   output, _ = process.communicate(timeout=240)
   code = process.returncode
   return 128 - code if code < 0 else code, output
+
+
+def is_alive(pid):
+  """Whether there is such a process, and it has not ended."""
+  try:
+    return pathlib.Path(f'/proc/{pid}/stat').read_text().split()[2] != 'Z'
+  except OSError:
+    return False
 
 
 def steps(workdir):

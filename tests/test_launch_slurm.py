@@ -113,6 +113,43 @@ def test_values_reach_the_ranks_as_they_are(cloud, say):
   assert not list(cloud.folder.parent.rglob('bad'))
 
 
+def test_variables_are_of_the_ranks_alone(cloud, say):
+  """Whatever their names mean to bash, or to the script."""
+  names = 'place', 'restarts', 'code', 'UID', 'SECONDS', 'BASH_ENV', 'PATH_'
+  given = [f'--config.env.{name}=/x {name}' for name in names]
+  body = f'print([os.environ[n] for n in {names}])'
+  said = launch(say, cloud, body, *given, '--config.env.EMPTY=')
+  assert f'[0] {[f"/x {name}" for name in names]}' in said
+  folder = pathlib.Path.cwd() / '.t5x_lite_jobs' / 'tiny'
+  assert (folder / 'exit_code').read_text() == '0\n'
+  mode = (folder / 'job.sh').stat().st_mode
+  assert mode & 0o077 == 0  # they may be secrets
+
+
+def test_what_was_refused_is_not_remembered(cloud, say):
+  refused = say('slurm', *TINY, '--config.slurm.qos=no', '--', *STUB, code=6)
+  assert 'no such QOS' in refused
+  assert 'no job was launched here' in say('status')
+  where = '--backend=slurm', '--config=gpu_8'
+  assert 'other is forgotten' in say('delete', 'other', *where)
+  assert 'COMPLETED' in launch(say, cloud, 'pass')
+  said = say('slurm', *TINY, '--config.slurm.qos=no', '--', *STUB, code=2)
+  assert 'one that differs in --config.slurm; fix' in said
+  assert 'COMPLETED' in say('status', 'tiny')
+
+
+def test_a_full_disk(cloud, say, tmp_path):
+  """Nothing is put in the queue, or remembered."""
+  (tmp_path / 'mine').write_text('mine')
+  files = tmp_path / '.t5x_lite_jobs' / 'tiny' / 'files'
+  files.mkdir(parents=True)
+  (files / 'mine').symlink_to('/dev/full')
+  said = launch(say, cloud, '', '--config.files=mine', code=7)
+  assert f'cannot write at {files}/mine; got No space left' in said
+  assert 'no job was launched here' in say('status')
+  assert not cloud.calls('sbatch')
+
+
 @pytest.mark.parametrize(
   'options, said',
   [
@@ -499,29 +536,20 @@ def undisturbed(corpus):
   return clouds.undisturbed(corpus)
 
 
-def trained(say, cloud, corpus, *more, **settings):
+def trained(say, cloud, corpus):
   """Launches the small run on two nodes, followed to its end."""
   workdir = cloud.folder.parent / 'runs' / 'tiny'
-  command = clouds.training(corpus, workdir, **settings)
-  return workdir, say('slurm', *TINY, *more, '--', *command)
+  command = clouds.training(corpus, workdir)
+  return workdir, say('slurm', *TINY, '--', *command)
 
 
-@pytest.mark.slow
-def test_training_is_that_of_a_local_run(cloud, say, corpus, undisturbed):
-  workdir, said = trained(say, cloud, corpus)
-  assert '[0] step 6/6' in said
-  assert runs.metrics(workdir) == runs.metrics(undisturbed(6))
-
-
+SAVE = '../../../runs/tiny/checkpoints/*tmp*'
 FAULTS = {
   'a rank dies in a step': {'do': 'kill_task', 'task': 1, 'log': 'step 4/'},
   'rank 0 dies in a step': {'do': 'kill_task', 'task': 0, 'log': 'step 4/'},
-  'a rank dies in a save': {
-    'do': 'kill_task',
-    'task': 1,
-    'path': '../../../runs/tiny/checkpoints/*tmp*',
-  },
+  'a rank dies in a save': {'do': 'kill_task', 'task': 1, 'path': SAVE},
   'preempted in a step': {'do': 'preempt', 'grace': 60, 'log': 'step 4/'},
+  'preempted in a save': {'do': 'preempt', 'grace': 60, 'path': SAVE},
   'a node fails': {'do': 'node_fail', 'log': 'step 5/'},
 }
 
@@ -533,7 +561,7 @@ def test_faults_lose_nothing_that_was_saved(
 ):
   saves = cloud.folder.parent / 'runs' / 'tiny' / 'checkpoints'
   train = functools.partial(trained, say, cloud, corpus)
-  clouds.check_fault(cloud, event, saves, train, undisturbed(12))
+  clouds.check_fault(cloud, event, saves, train, undisturbed)
 
 
 def test_commands_of_the_page(cloud, say):

@@ -512,6 +512,9 @@ def test_a_request_is_refused(cloud, launch, said, told):
   cloud.plan({'on': 'queued-resources create', 'say': said})
   assert told in launch(code=6)
   assert len(cloud.calls()) == 2  # it is not tried again
+  assert not jobs.known() and not list(jobs.folder().glob('my-run*/'))
+  # Another zone may have more.
+  assert 'is launched' in launch('--config.zone=us-west1-c', '--detach')
 
 
 @pytest.mark.slow
@@ -838,6 +841,19 @@ def test_a_job_that_is_half_made_is_not_launched(small, cloud, monkeypatch):
   assert names == ['my-run.json']
 
 
+def test_a_full_disk_does_not_keep_tpus(cloud, small, monkeypatch):
+  job, said = small(), []
+  queueing.acquire(job, lambda line: None)
+
+  def full(*_):
+    raise errors.StorageError('cannot write', got='No space left on device')
+
+  monkeypatch.setattr(jobs.Job, 'save', full)
+  tpu_vm.delete(job, True, said.append)
+  assert 'not told: cannot write; got No space' in said[0]
+  assert not jobs.known() and cloud.state()['nodes'] == {}
+
+
 def test_a_deletion_that_failed_can_be_given_again(cloud, small):
   job = small()
   queueing.acquire(job, lambda line: None)
@@ -1080,6 +1096,23 @@ def test_what_ended_is_started_again_if_others_are(tail):
   following._rejoin([one, other])
   assert len(brought) == 1
   wait_until(lambda: one.over)
+
+
+def test_who_reads_the_lines_may_leave(cloud, launch):
+  """As by `| head`; the job goes on."""
+  one = '--config.accelerator=v5e-1', '--config.env.STUB_CODES=wait'
+  launch('--detach', *one)
+
+  def leave(line):
+    if line == '[0] waiting':
+      raise BrokenPipeError
+
+  with pytest.raises(BrokenPipeError):
+    job = jobs.find('my-run')
+    found = keeping.find(job)
+    following.follow(job, found, [{'phase': 'running'}], None, leave)
+  status = vms.ask(job, found[0], 'status')
+  assert status['phase'] == 'running'
 
 
 def test_credentials_that_end_stop_the_following_alone(tail):

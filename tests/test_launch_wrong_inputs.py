@@ -6,6 +6,7 @@ from t5x_lite import cli
 
 TRAIN = 'train', '--gin_file=t5/1_1_small', '--workdir=gs://b/runs/small'
 TPU = 'tpu_vm', '--config=v5e_256'
+SLURM = 'slurm', '--config=gpu_8'
 FITS = '--gin.Mesh.data=1', '--gin.Mesh.fsdp=-1'
 # What comes before `--` and after it: what the line says.
 WRONG = {
@@ -58,6 +59,11 @@ WRONG = {
     [*TRAIN, '--corpus=/texts/my.txt'],
     ['cannot read this corpus', 'gs://BUCKET'],
   ),
+  'a checkpoint that is local': (
+    TPU,
+    [*TRAIN, '--gin.Run.start_from=@Pretrained()', '--gin.Pretrained.path=/x'],
+    ['cannot start from this', 'Pretrained.path', 'gs://BUCKET'],
+  ),
   'no command': (TPU, [], ['no command to start', 'train']),
   'a command that is none': (TPU, ['trian'], ['did you mean train?']),
   'a wrong option of the command': (
@@ -86,6 +92,51 @@ WRONG = {
     ['tpu_vm has TPUs only', 'slurm'],
   ),
   'no image': (['gke', '--config=v5e_4'], TRAIN, ['no image']),
+  'a field of another place': (
+    [*TPU, '--config.slurm.partition=gpus'],
+    TRAIN,
+    ['launch tpu_vm does not read', '--config.slurm.partition'],
+  ),
+  'a zone of GKE': (
+    ['gke', '--config=v5e_4', '--config.zone=us-west4-a'],
+    TRAIN,
+    ['launch gke does not read', '--config.zone'],
+  ),
+  'a field without =': (
+    [*SLURM, '--config.slurm.partition', 'gpus'],
+    TRAIN,
+    ['no value', 'expected --config.slurm.partition=VALUE'],
+  ),
+  'a wheel for no Python': (
+    [*TPU, '--config.tpu_vm.python=/p', '--config.tpu_vm.wheel=/w.whl'],
+    TRAIN,
+    ['a wheel, and a Python', 'leave out'],
+  ),
+  'a workdir of another cloud': (
+    TPU,
+    [*TRAIN[:2], '--workdir=s3://b/runs/small'],
+    ['no such kind of storage', 'gs://BUCKET'],
+  ),
+  'a variable that is none': (
+    [*TPU, '--config.env.MY.NAME=1'],
+    TRAIN,
+    ['not a variable of an environment', "'MY.NAME=1'", 'letters, digits'],
+  ),
+  'a Python beside this folder': (
+    [*SLURM, '--config.slurm.python=venv/bin/python'],
+    TRAIN,
+    ['--config.slurm.python', 'expected a full path'],
+  ),
+  'a Python of a home that no shell looks up': (
+    [*TPU, '--config.tpu_vm.python=~/venv/bin/python'],
+    TRAIN,
+    ['--config.tpu_vm.python', 'expected a full path'],
+  ),
+  'a time in which it can only save': (
+    [*SLURM, '--config.slurm.time=2'],
+    TRAIN,
+    ['time is over before', 'got 2,', 'more than the 120 seconds', 'grace'],
+  ),
 }
 
 
@@ -99,6 +150,11 @@ def test_wrong_inputs_are_told_in_a_line(
   assert not out and err.startswith('t5x_lite: ') and err.count('\n') == 1
   assert all(part in err for part in said), err
   assert not list(tmp_path.rglob('*.json'))
+
+
+def test_a_spec_is_asked_of_one_job(command):
+  said = command('launch', 'status', '--config=v5e_4', code=2)
+  assert 'no NAME' in said and 'launch status NAME' in said
 
 
 def test_what_is_right_is_shown_and_nothing_done(capsys, monkeypatch, tmp_path):

@@ -45,6 +45,16 @@ def test_a_file_in_the_way_of_a_folder_is_named(tmp_path):
       storage.make_folder(tmp_path / folder)
 
 
+def test_a_full_disk_is_told_with_the_file(tmp_path):
+  (tmp_path / 'full').symlink_to('/dev/full')
+  full = tmp_path / 'full'
+  refused = pytest.raises(errors.StorageError, match='cannot write at .*full')
+  with refused, storage.lock(full):
+    pass
+  with refused, storage.writing(full):
+    full.write_text('x')
+
+
 def test_write_text_replaces_the_whole_file(tmp_path):
   storage.write_text(tmp_path / 'a', 'first, and longer')
   storage.write_text(tmp_path / 'a', 'zweiter: ä')

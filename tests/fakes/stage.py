@@ -2,7 +2,8 @@
 
 All of it lies in the folder that FAKE_CLOUD names. `faults.json` is a plan: the
 name of a call to a list, of which each call takes the first, null for none;
-`answers`: of a call, what it prints each time, instead of an answer.
+`answers`: of a call, what it prints each time, instead of an answer; `saves`:
+a folder of checkpoints, of which events note the newest.
 """
 
 import contextlib
@@ -89,9 +90,9 @@ def happened(event, started, folder, log):
   return 'path' not in event or any(pathlib.Path(folder).glob(event['path']))
 
 
-def log_event(event):
+def log_event(name):
   """Notes that an event comes, and which step was saved last by then."""
-  folder = pathlib.Path(event.get('saves', '/nowhere'))
+  folder = pathlib.Path(plan('saves', '/nowhere'))
   steps = [int(f.name) for f in folder.glob('*') if f.name.isdigit()]
   newest = str(max(steps, default=0))
-  log_call(['event', event['do'], str(time.time()), newest])
+  log_call(['event', name, str(time.time()), newest])
