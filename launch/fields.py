@@ -32,7 +32,8 @@ _VARIABLE = re.compile(r'[A-Za-z_]\w*', re.ASCII)
 
 def check_variable(name, value):
   """Refuses what is no variable of an environment."""
-  if not _VARIABLE.fullmatch(name) or '\0' in value:
+  fine = _VARIABLE.fullmatch(name) and isinstance(value, str)
+  if not fine or '\0' in value:
     raise errors.ConfigError(
       'not a variable of an environment',
       where='--config.env',

@@ -91,9 +91,10 @@ def _set(config, name, value, where):
   top, (*groups, last) = config, name.split('.')
   if groups[:1] == ['env']:
     variable = name.partition('.')[2]
-    fields.check_variable(variable, str(value))
+    text = str(value) if type(value) in (int, float) else value
+    fields.check_variable(variable, text)
     with config.unlocked():
-      config.env[variable] = str(value)
+      config.env[variable] = text
     return
   for group in groups:
     inside = config.get(group)
@@ -204,14 +205,12 @@ def load(name, overrides=()):
       got=type(config).__name__,
       expected='what launch.jobs.spec(...) returns',
     )
+  try:
+    config = spec(**config.to_dict())  # which it may have gone around
+  except errors.UserError as e:
+    raise e.at(f'{file}: {e.where}') from None
   for override in overrides:
-    field, equals, value = override.partition('=')
-    if not equals:
-      raise errors.ConfigError(
-        'option has no value',
-        got=f'--config.{field}',
-        expected='--config.NAME=VALUE',
-      )
+    field, _, value = override.partition('=')
     _set(config, field, value, f'--config.{field}')
   check(config)
   return config

@@ -82,6 +82,13 @@ def check_wheel(spec):
   """Refuses a job for which there is no wheel, and none can be made."""
   given = spec.tpu_vm.wheel
   if spec.tpu_vm.python:
+    if given:
+      raise errors.ConfigError(
+        'a wheel, and a Python into which nothing is installed',
+        where='--config.tpu_vm.wheel',
+        got=given,
+        fix='leave out this, or --config.tpu_vm.python',
+      )
     return
   if given:
     path = pathlib.Path(os.path.expanduser(given))

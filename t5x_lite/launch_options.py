@@ -97,6 +97,11 @@ def parse(argv):
   top, places = make_parser()
   bindings = [a for a in argv if a.startswith('--config.')]
   rest = [a for a in argv if not a.startswith('--config.')]
+  for binding in bindings:
+    if '=' not in binding:  # what follows would be taken for a command
+      raise errors.ConfigError(
+        'option has no value', got=binding, expected=f'{binding}=VALUE'
+      )
   if not rest:
     top.print_help()
     raise SystemExit(0)

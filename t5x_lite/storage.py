@@ -30,12 +30,6 @@ def path(name):
       'path is not UTF-8 text', got=ascii(name), fix='rename it'
     ) from None
   if not is_local(name):
-    if not name.startswith('gs://'):
-      raise errors.ConfigError(
-        'no such kind of storage',
-        got=name,
-        expected='a local path, or gs://BUCKET/...',
-      )
     objects.filesystem()
   return epath.Path(name)
 
@@ -46,7 +40,15 @@ def absolute(name):
 
 
 def is_local(name):
-  return '://' not in os.fspath(name)
+  """Whether a path is local; if not, it is of a bucket."""
+  name = os.fspath(name)
+  if '://' in name and not name.startswith('gs://'):
+    raise errors.ConfigError(
+      'no such kind of storage',
+      got=name,
+      expected='a local path, or gs://BUCKET/...',
+    )
+  return '://' not in name
 
 
 def cache_dir():

@@ -78,7 +78,6 @@ def test_fields_change_by_options():
     ('tpu_vm.wheeel=x', 'did you mean wheel?'),
     ('tpu_wm.wheel=x', 'did you mean tpu_vm?'),
     ('tpu_vm=x', 'a group of fields has no value itself'),
-    ('zone', 'option has no value'),
     ('slices=two', "got 'two', expected int"),
     ('restarts=-1', 'expected 0 to 1,000,000'),
     ('restarts=100000000000', 'wrong count'),
@@ -124,6 +123,36 @@ def test_files_that_are_no_job_spec(tmp_path, text, said):
   file = tmp_path / 'v5e_255.py'
   if text is not None:
     file.write_text(text)
+  with pytest.raises(errors.ConfigError) as e:
+    jobs.load(str(file))
+  assert said in str(e.value)
+
+
+@pytest.mark.parametrize(
+  'change, said',
+  [
+    ('c.restarts = None', 'got None, expected int'),
+    ('c.restarts = 2.5', 'got 2.5, expected int'),
+    ('c.slices = True', 'got True, expected int'),
+    ('c.zone = None', 'got None, expected str'),
+    ('c.slurm = "x"', 'a group of fields has no value itself'),
+    ('c.slurm.more = 1', 'no such field'),
+    ('c.slurm.time = 30', 'got 30, expected str'),
+    ('c.shared_folders = [None]', 'a path from the root'),
+    ('c.env.A = None', "got 'A=None'"),
+    ('c.env["A B"] = "x"', 'not a variable'),
+  ],
+)
+def test_specs_that_go_around_their_types(tmp_path, change, said):
+  file = tmp_path / 'mine.py'
+  file.write_text(
+    'from t5x_lite.launch import jobs\n'
+    'def get_config():\n'
+    '  c = jobs.spec(accelerator="gpu-1")\n'
+    '  with c.unlocked(), c.ignore_type():\n'
+    f'    {change}\n'
+    '  return c\n'
+  )
   with pytest.raises(errors.ConfigError) as e:
     jobs.load(str(file))
   assert said in str(e.value)

@@ -102,6 +102,21 @@ WRONG = {
     TRAIN,
     ['launch gke does not read', '--config.zone'],
   ),
+  'a field without =': (
+    [*SLURM, '--config.slurm.partition', 'gpus'],
+    TRAIN,
+    ['no value', 'expected --config.slurm.partition=VALUE'],
+  ),
+  'a wheel for no Python': (
+    [*TPU, '--config.tpu_vm.python=/p', '--config.tpu_vm.wheel=/w.whl'],
+    TRAIN,
+    ['a wheel, and a Python', 'leave out'],
+  ),
+  'a workdir of another cloud': (
+    TPU,
+    [*TRAIN[:2], '--workdir=s3://b/runs/small'],
+    ['no such kind of storage', 'gs://BUCKET'],
+  ),
   'a variable that is none': (
     [*TPU, '--config.env.MY.NAME=1'],
     TRAIN,
