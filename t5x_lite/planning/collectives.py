@@ -45,6 +45,7 @@ class Collective:
     start: the operation that starts it.
     done: the one that needs it finished; the same if nothing runs meanwhile.
     op: that tells its source.
+    is_sliced: whether of a sum each member goes on with its share alone.
   """
 
   kind: str
@@ -54,6 +55,7 @@ class Collective:
   start: str
   done: str
   op: object
+  is_sliced: bool = False
 
   @property
   def members(self):
@@ -139,7 +141,29 @@ def _collective(module, computation, op, outer, devices):
     'all-to-all': payload * (n - 1) / n,
     'collective-permute': payload,
   }[what]
-  return Collective(what, groups, payload, sent, outer.name, outer.name, op)
+  sliced = what == 'all-reduce' and op is outer
+  return Collective(
+    what,
+    groups,
+    payload,
+    sent,
+    outer.name,
+    outer.name,
+    op,
+    sliced and _read(module, computation, op) * n <= 2 * payload,
+  )
+
+
+def _read(module, computation, op):
+  """Bytes of a sum that are read, if only slices of it are."""
+  users = [x for x in computation.ops.values() if op.name in x.operands]
+  total = 0
+  for user in users:
+    if user.kind == 'get-tuple-element':
+      total += _read(module, computation, user)
+    else:
+      total += counting.moved_of(module, user, op)
+  return total
 
 
 def _is_scattered(module, op):

@@ -210,6 +210,20 @@ def moved(module, computation, op):
   return total
 
 
+def moved_of(module, op, operand):
+  """Bytes that an operation reads of one of its operands."""
+  if op.kind == 'dynamic-slice':
+    return op.array.bytes
+  if op.kind != 'fusion':
+    return sum(a.bytes for a in operand.arrays)
+  inner = module.computations[op.called['calls'][0]]
+  return sum(
+    _used(module, inner, parameter)
+    for name, parameter in zip(op.operands, inner.parameters, strict=True)
+    if name == operand.name
+  )
+
+
 def _read(arrays):
   return sum(a.bytes for a in arrays if a.space == hlo.HBM)
 

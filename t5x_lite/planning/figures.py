@@ -259,12 +259,13 @@ def expected(collective, axes):
   # Optimizers sum up rows and columns, several small arrays at once.
   if max(a.plain_bytes for a in collective.op.arrays) < _SMALL:
     return True
-  name = collective.op.op_name
-  of_product = name.endswith('dot_general')
-  if collective.kind == 'all-reduce' and 'fsdp' in axes:
-    # Over several sides of a torus the compiler sums gradients up whole and
-    # slices them: as quick as scattering them along one side.
-    return of_product and 'transpose(' in name
+  if collective.op.array.dtype[0] in 'su':  # tokens, for who looks them up
+    return True
+  of_product = collective.op.op_name.endswith('dot_general')
+  if collective.is_sliced:
+    # Over several sides of a torus the compiler sums up whole what it is told
+    # to scatter, and slices it: as quick as along one side.
+    return True
   if not set(axes) <= _DESIGN[collective.kind]:
     return False
   return of_product or collective.kind != 'collective-permute'
