@@ -155,15 +155,16 @@ def _collective(module, computation, op, outer, devices):
 
 
 def _read(module, computation, op):
-  """Bytes of a sum that are read, if only slices of it are."""
-  users = [x for x in computation.ops.values() if op.name in x.operands]
-  total = 0
-  for user in users:
+  """Bytes of a sum that whoever reads most of it reads, if slices of it."""
+  most = 0
+  for user in computation.ops.values():
+    if op.name not in user.operands:
+      continue
     if user.kind == 'get-tuple-element':
-      total += _read(module, computation, user)
+      most = max(most, _read(module, computation, user))
     else:
-      total += counting.moved_of(module, user, op)
-  return total
+      most = max(most, counting.moved_of(module, user, op))
+  return most
 
 
 def _is_scattered(module, op):

@@ -45,7 +45,7 @@ def of(run, accelerator, compiled, fast=False, rates=None):
   chip = chips.CHIPS[accelerator.kind]
   found = {
     'level': 'fast' if fast else 'compiled',
-    'accelerator': str(accelerator),
+    'accelerator': _name(accelerator),
     'devices': accelerator.devices,
     'mesh': compiled.mesh,
     'fits': compiled.too_much is None,
@@ -79,6 +79,11 @@ def of(run, accelerator, compiled, fast=False, rates=None):
   return found | speed(run, accelerator, times.total)
 
 
+def _name(accelerator):
+  tpu = accelerator.is_tpu  # which says its kind itself
+  return str(accelerator) if tpu else f'{accelerator.name}: {accelerator}'
+
+
 def without(run, accelerator, sizes):
   """What can be told without a compiler: memory by estimate, and arithmetic.
 
@@ -94,7 +99,7 @@ def without(run, accelerator, sizes):
   halved, whole = estimate.flops
   return {
     'level': 'analytic',
-    'accelerator': str(accelerator),
+    'accelerator': _name(accelerator),
     'devices': accelerator.devices,
     'mesh': sizes,
     'fits': estimate.total <= chip.hbm_usable,
