@@ -59,6 +59,10 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 class Overview(argparse.HelpFormatter):
   """Lists the commands without a line for what they are together."""
 
+  def __init__(self, *args, **kwargs):
+    super().__init__(*args, **kwargs)
+    self._action_max_length = 14  # the longest command, with its indentation
+
   def _format_action(self, action):
     text = super()._format_action(action)
     return text.partition('\n')[2] if action.dest == 'command' else text

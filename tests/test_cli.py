@@ -25,6 +25,7 @@ HELPED = (
   | {('launch', name): parser for name, parser in PLACES.items()}
 )
 REQUIRED = {
+  'plan': ['--topology=v5e-4'],
   'evaluate': ['--workdir=x'],
   'infer': ['--workdir=x'],
   'vocab': ['--output=x'],

@@ -10,6 +10,7 @@ from t5x_lite import cli
 from t5x_lite import commands
 from t5x_lite import errors
 from t5x_lite import installation
+from t5x_lite import joining
 from t5x_lite import processes
 from t5x_lite.processes import meeting
 
@@ -57,7 +58,7 @@ def facts(monkeypatch):
   def tell(*words):
     words = 'train', '--corpus=my.txt', *place.split(), *words
     options = cli.parse(list(words))
-    commands.meet(options, commands.load(options))
+    joining.meet(options, commands.load(options))
     return told.pop()
 
   return tell

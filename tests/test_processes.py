@@ -14,8 +14,8 @@ import pytest
 
 from t5x_lite import checkpoints
 from t5x_lite import cli
-from t5x_lite import commands
 from t5x_lite import errors
+from t5x_lite import joining
 from t5x_lite import processes
 from t5x_lite.processes import meeting
 from tests import runs
@@ -188,7 +188,7 @@ def test_t5x_defect_19_the_time_to_meet_is_an_option(monkeypatch):
   monkeypatch.setattr(processes, 'join', lambda place, _: places.append(place))
   options = '--coordinator_address=here:9', '--process_count=2'
   words = *options, '--process_index=1', '--initialization_timeout=7'
-  commands.meet(cli.parse(['train', *words, '--heartbeat_timeout=5']))
+  joining.meet(cli.parse(['train', *words, '--heartbeat_timeout=5']))
   assert places == [meeting.Place('here:9', 2, 1, timeout=7, silence=5)]
 
 
