@@ -179,6 +179,7 @@ def test_a_search_ranks_what_fits_and_names_its_flags(monkeypatch):
 
   ranked = search.run(run, accelerator, 3, plan, lines.append)
   assert len(asked) == len(ranked) == 3
+  assert len({(own.mesh, own.model.remat) for own in asked}) == 3
   assert [x['seconds'] for _, x in ranked] == [1 / 3, 1 / 2, 1]
   assert '--gin.Mesh.fsdp=' in ranked[0][0].flags
 

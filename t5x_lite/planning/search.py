@@ -125,14 +125,21 @@ def _seconds(run, accelerator, sizes):
 
 
 def fitting(found, accelerator, limit):
-  """The first so many that fit by the analytic estimate, with it."""
+  """The first so many that fit by the analytic estimate, with it.
+
+  Of those that differ in microbatches alone, the one with the fewest.
+  """
   chip = chips.CHIPS[accelerator.kind]
   platform = 'tpu' if accelerator.is_tpu else 'gpu'
-  kept = []
+  kept, seen = [], set()
   for candidate in found:
+    kind = (candidate.run.mesh, candidate.run.model.remat)
+    if kind in seen:
+      continue
     mesh = analytic.mesh_of(candidate.sizes, platform, chip.device_kinds[0])
     estimate = analytic.estimate(candidate.run, mesh)
     if estimate.total * _HAZARD < chip.hbm_usable:
+      seen.add(kind)
       kept.append((candidate, estimate))
       if len(kept) == limit:
         break
