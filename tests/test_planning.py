@@ -9,13 +9,19 @@ import numpy as np
 import pytest
 
 from t5x_lite import chips
+from t5x_lite import partitioning
+from t5x_lite import specs
+from t5x_lite import train
+from t5x_lite.data import shapes
 from t5x_lite.planning import collectives
 from t5x_lite.planning import counting
+from t5x_lite.planning import figures
 from t5x_lite.planning import hlo
 from t5x_lite.planning import loops
 from t5x_lite.planning import memory
 from t5x_lite.planning import network
 from t5x_lite.planning import timing
+from tests import tiny
 
 PLANS = pathlib.Path(__file__).parent / 'golden' / 'plans'
 # A loop of 3 turns by steps of 2, a product in it, and an update in place.
@@ -239,3 +245,37 @@ def test_a_compiled_scan_counts_what_it_does():
 def test_text_that_is_no_program_is_refused():
   with pytest.raises(ValueError, match='no entry'):
     hlo.parse('HloModule x\n')
+
+
+def unexpected(rules, monkeypatch):
+  """What a step exchanges beside the design under other rules: {(kind, axes)}.
+
+  Compiled for the devices here, with the place in the program of each.
+  """
+  run = tiny.run(mesh=specs.Mesh(data=2, fsdp=4))
+  mesh = partitioning.make_mesh(run.mesh)
+  with monkeypatch.context() as patch:
+    patch.setattr(figures, '_SMALL', 1)
+    for axis, places in rules.items():
+      patch.setitem(partitioning.RULES, axis, places)
+    with jax.set_mesh(mesh):
+      program = train.Program.build(run, mesh)
+      text = program.compile_step(shapes.batch(run)).as_text()
+    module = hlo.parse(text)
+    runs, _, _ = loops.count(module)
+    found = {}
+    for exchanges in collectives.find(module, runs, mesh.size).values():
+      for x in exchanges:
+        axes = collectives.axes(x.groups, dict(mesh.shape))
+        if not figures.expected(x, axes):
+          found[x.kind, axes] = x.op.op_name
+  return found
+
+
+def test_a_bad_rule_shows_by_its_axis_and_product(monkeypatch):
+  """Feed-forward shared out over what shares the batch: weights come around."""
+  good = unexpected({}, monkeypatch)
+  bad = unexpected({'mlp': ('data',)}, monkeypatch)
+  new = bad.keys() - good.keys()
+  assert ('all-gather', ('data',)) in new
+  assert 'BLF' in bad['all-gather', ('data',)]  # of the feed-forward layer

@@ -255,7 +255,8 @@ def _collectives(module, runs, exchanges, net, mesh):
       entry['hidden_bytes'] += times * x.sent * hidden
       if not expected(x, axes):
         entry['unexpected_bytes'] += times * x.sent
-        entry['source'] = entry['source'] or module.source(x.op)
+        where = module.source(x.op) or _short(x.op.op_name)
+        entry['source'] = entry['source'] or where
   return sorted(groups.values(), key=lambda e: -e['bytes'])
 
 
