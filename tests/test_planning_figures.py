@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -216,6 +218,20 @@ def test_a_compiler_that_fails_is_told_by_its_last_words(monkeypatch, tmp_path):
     compiling.compile(wrong, accelerator)
   assert 'Mesh does not fit 4 devices' in str(e.value) or e.value.__notes__
   assert not list(compiling.folder().glob('[!.]*'))  # nothing is kept of it
+
+
+def test_a_compiler_ends_with_whoever_asked(tmp_path):
+  """Else it would go on for minutes, for nobody."""
+  (tmp_path / 'request.json').write_text('{"record": {}}')
+  code = (
+    'import time; from t5x_lite.planning import compiler; '
+    'compiler.compile_to = lambda *_: time.sleep(60); '
+    f'compiler.main(["{tmp_path}/request.json", "{tmp_path}"])'
+  )
+  child = subprocess.Popen([sys.executable, '-c', code], stdin=subprocess.PIPE)
+  assert child.poll() is None
+  child.stdin.close()
+  assert child.wait(30) == 1
 
 
 def test_no_compiler_is_told_with_what_to_install(monkeypatch, tmp_path):

@@ -13,6 +13,7 @@ import pathlib
 import re
 import resource
 import sys
+import threading
 import time
 
 _MEMORY = (
@@ -105,7 +106,14 @@ def too_much(message):
   }
 
 
+def _end_with_parent():
+  """Leaves when whoever asks is gone: then its end of the pipe is closed."""
+  sys.stdin.buffer.read()
+  os._exit(1)
+
+
 def main(argv):
+  threading.Thread(target=_end_with_parent, daemon=True).start()
   request = json.loads(pathlib.Path(argv[0]).read_text())
   os.environ['JAX_PLATFORMS'] = 'cpu'  # of what runs here
   os.environ['TPU_SKIP_MDS_QUERY'] = '1'  # no machine of Google's to ask

@@ -200,13 +200,16 @@ def _compile(asked, home):
     (made / 'request.json').write_text(json.dumps(asked))
     command = [sys.executable, '-m', 't5x_lite.planning.compiler']
     command += [str(made / 'request.json'), str(made)]
-    with open(made / 'log', 'wb') as log:
-      process = subprocess.Popen(command, stdout=log, stderr=log)
+    with (
+      open(made / 'log', 'wb') as log,
+      subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=log, stderr=log
+      ) as process,
+    ):
       try:
         code = process.wait()
       finally:
         process.kill()
-        process.wait()
     if code:
       raise _failed(code, (made / 'log').read_text(errors='replace'))
     if home.exists():  # another did it meanwhile
