@@ -92,7 +92,8 @@ def scatter(product, x, gradient, shape, axes):
   placed = [*partitioning.partition_spec(shape, axes, mesh)]
   rows = partitioning.RULES['batch']
   shards = partitioning.batch_shards(mesh.shape)
-  if 'fsdp' not in placed or len(x) % shards:
+  # Within a map over the rows XLA forgets what else is shared out.
+  if 'fsdp' not in placed or len(x) % shards or shards < mesh.size:
     return partitioning.constrain(product(x, gradient), axes)
   axis = placed.index('fsdp')
   copies = [name for name in rows if name != 'fsdp' and mesh.shape[name] > 1]
