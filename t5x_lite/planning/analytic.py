@@ -136,8 +136,7 @@ class _Step:
     rows = run.batch_size // run.microbatches
     where = mesh, rows, data.widths(run)
     spec = tracing.local(run.model, *where)
-    # That kernel alone has each head's values in lanes.
-    fused = tracing.kernels(run.model, *where) == {'splash'}
+    kernels = tracing.kernels(run.model, *where)
     rows //= partitioning.batch_shards(mesh.shape)
     batch = {
       name: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype)
@@ -155,7 +154,11 @@ class _Step:
       return [x for x in found if x.reach]
 
     def size(x):
-      shape = x.shape
+      shape, site = x.shape, 'encoder'
+      if x.reach & (tracing.DECODER | tracing.MEMORY):
+        site = 'cross' if x.reach & tracing.MEMORY else 'decoder'
+      # That kernel alone has each head's values in lanes.
+      fused = kernels[site] == 'splash'
       if fused and len(shape) > 3 and shape[-1] == spec.head_dim:
         shape = *shape[:-1], -(-shape[-1] // 128) * 128
       return self._size(shape, x.itemsize) // mesh.shape['sequence']
@@ -164,12 +167,12 @@ class _Step:
       return [
         size(x)
         for x in found
-        if (x.reach & tracing.DECODER > 0) == (side == 'decoder')
+        if (x.reach > tracing.ENCODER) == (side == 'decoder')
       ]
 
     found = kept()
     is_logits = lambda x: x.shape[-1:] == (spec.vocab_size,)
-    self.logits = sum(of('decoder', filter(is_logits, found)))
+    self.logits = sum(size(x) for x in found if is_logits(x))
     found = [x for x in found if not is_logits(x)]
     # What is not of the scans is small, and computed again as it is needed.
     turn = len(spec.windows) or 1
@@ -186,19 +189,23 @@ class _Step:
     }
     found = [x for x in kept(remat='none', **layers) if x.shape[:1] == (1,)]
     self.layer = {
-      side: self._backward([n // turn for n in of(side, found)])
+      side: self._backward(
+        [n // turn for n in of(side, found)],
+        self.kept[side] // max(getattr(spec, f'{side}_layers'), 1),
+      )
       for side in SIDES
     }
 
-  def _backward(self, layer):
-    """Bytes of one layer's backward, of what it keeps for it.
+  def _backward(self, layer, kept):
+    """Bytes of one layer's backward, of all that it takes.
 
-    What is too large for a TPU's vector memory comes once more, as a gradient.
+    What is `kept` of it is there already. What is too large for a TPU's vector
+    memory comes once more, as a gradient.
     """
     if self.run.model.remat == 'none':
       return max(layer, default=0)
     again = [n for n in layer if n >= self.vmem]
-    return max(sum(layer) + max(again, default=0) - self.vmem, 0)
+    return max(sum(layer) - kept + max(again, default=0) - self.vmem, 0)
 
   def moments(self):
     """(moment, {family: bytes}) of what can be the most."""
@@ -220,7 +227,7 @@ class _Step:
     head = 'logits' if 'logits' in gradients else 'token_embedder'
     whole = spec.embed_dim * spec.vocab_size // shares['tensor']
     earlier = every if many else 0
-    done = first = gradients.get(head, 0)
+    first = gradients.get(head, 0)
     # The gradient of logits is a part of what reads it, or in vector memory,
     # where not every product waits for a collective.
     gradient = self.logits // 2 if shares['fsdp'] > 1 else 0
@@ -234,35 +241,38 @@ class _Step:
       'loss',
       live | {'gradients': earlier, 'logits': self.logits + gradient},
     )
-    later = self.logits if self.logits > self.vmem else 0
     partial = 0 if self.mesh.size == shares['tensor'] else 4 * whole
     yield (
       'backward of the head',
       live
       | {
-        'gradients': earlier + partial + done,
+        'gradients': earlier + partial + first,
         'logits': gradient or self.logits,
       },
     )
+    # The head's gradient may come late, and until then it takes the logits.
+    later = self.logits if self.logits > first else 0
+    done = 0 if later else first
     kept = dict(self.kept)
     for side in SIDES:
       layers = getattr(spec, f'{side}_layers')
       if not layers:
         continue
       gathered = self.params.get(side, 0) * (narrow or 1) * shares['fsdp']
-      # Those of a microbatch are added to the earlier ones at once.
-      done = (first if many else done) + gradients.get(side, 0)
+      own = gradients.get(side, 0)
       yield (
         f'backward of the {side}',
         always
         | {
-          'gradients': earlier + done,
+          'gradients': earlier + done + own,
           'weights': hoisted,
           'collectives': int(gathered / layers) if shares['fsdp'] > 1 else 0,
           'activations': sum(kept.values()),
           'layer': self.layer[side],
-          'logits': later if side == 'decoder' else 0,
+          'logits': later,
         },
       )
-      kept[side] = 0
+      kept[side] = later = 0
+      # Those of a microbatch are added to the earlier ones at once.
+      done = first if many else first + own
     yield ('update', always | {'gradients': earlier + every})

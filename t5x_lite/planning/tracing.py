@@ -16,7 +16,9 @@ from t5x_lite import partitioning
 from t5x_lite import train
 from t5x_lite.nn.kernels import choice
 
-WEIGHTS, ENCODER, DECODER = 0, 1, 2  # bits: what an array depends on
+# Bits: what an array depends on. What a decoder makes of the encoder's result
+# alone, the keys and values of its attention to that, is MEMORY besides.
+WEIGHTS, ENCODER, DECODER, MEMORY = 0, 1, 2, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Kept:
   Attributes:
     shape: on one device, but for what fsdp and sequence share.
     itemsize: bytes of an element.
-    reach: 0 of parameters alone; else bits of ENCODER and DECODER.
+    reach: 0 of parameters alone; else bits of ENCODER, DECODER and MEMORY.
   """
 
   shape: tuple
@@ -82,10 +84,10 @@ def local(spec, mesh, rows, lengths):
 
 
 def kernels(spec, mesh, rows, lengths):
-  """The names of what computes attention; arguments as of `local`."""
+  """{site: name of what computes that attention}; arguments as of `local`."""
   place = choice.Place(mesh.abstract_device.platform, dict(mesh.shape))
-  sites = choice.sites(spec, rows, lengths).values()
-  return {choice.choose(spec, site, place).kernel for site in sites}
+  sites = choice.sites(spec, rows, lengths)
+  return {n: choice.choose(spec, x, place).kernel for n, x in sites.items()}
 
 
 def _attention(spec, mesh, rows, lengths):
@@ -94,7 +96,7 @@ def _attention(spec, mesh, rows, lengths):
   cuDNN's can't be traced without it, and keeps what the chunked one keeps; a
   length that is shared out has no fused kernel.
   """
-  chosen = kernels(spec, mesh, rows, lengths)
+  chosen = kernels(spec, mesh, rows, lengths).values()
   if 'cudnn' in chosen:
     return 'chunked'
   if mesh.shape['sequence'] > 1:
@@ -209,5 +211,6 @@ def _reach_of_scan(params, body, own):
     carried = found[: last - first]
     grown = [a | b for a, b in zip(own[first:last], carried, strict=True)]
     if grown == own[first:last]:
-      return found
+      in_decoder = any(bits & DECODER for bits in own)
+      return [x | MEMORY if in_decoder and x == ENCODER else x for x in found]
     own = [*own[:first], *grown, *own[last:]]
