@@ -98,6 +98,12 @@ CASES = {
     LLAMA_1B | batch(16) | remat('dots'),
     (1363.9, 5622.4),
   ),
+  'llama 1b, full, sequence': (
+    'llama/7b',
+    dict(fsdp=4, sequence=2),
+    LLAMA_1B | batch(16),
+    (2727.4, 5417.2),
+  ),
   'prefix lm base': (
     't5/prefix_lm_base',
     dict(data=2, fsdp=2, tensor=2),

