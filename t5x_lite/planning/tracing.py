@@ -17,8 +17,10 @@ from t5x_lite import train
 from t5x_lite.nn.kernels import choice
 
 # Bits: what an array depends on. What a decoder makes of the encoder's result
-# alone, the keys and values of its attention to that, is MEMORY besides.
+# alone, the keys and values of its attention to that, is MEMORY besides. Masks
+# of dropout, of keys alone, are as what they are for.
 WEIGHTS, ENCODER, DECODER, MEMORY = 0, 1, 2, 4
+_KEYS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,14 +172,14 @@ def _kept(holder, settings, shapes, platform, alone):
   with jax.sharding.use_abstract_mesh(mesh):
     jaxpr = jax.make_jaxpr(forward)(batch, keys_B, model.abstract).jaxpr
   bits = [ENCODER if name.startswith('encoder') else DECODER for name in batch]
-  bits = [bit for _, bit in sorted(zip(batch, bits))] + [WEIGHTS]  # keys last
+  bits = [bit for _, bit in sorted(zip(batch, bits))] + [_KEYS]
   bits += [WEIGHTS] * (len(jaxpr.invars) - len(bits))
   given = set(jaxpr.invars)
   found = {}
   for var, reach in zip(jaxpr.outvars, _reach(jaxpr, bits), strict=True):
     if isinstance(var, jax.extend.core.Var) and var not in given:
       shape, dtype = var.aval.shape, var.aval.dtype
-      found[var] = Kept(shape, dtype.itemsize, reach)
+      found[var] = Kept(shape, dtype.itemsize, reach & ~_KEYS)
   return tuple(found.values())
 
 
@@ -212,5 +214,7 @@ def _reach_of_scan(params, body, own):
     grown = [a | b for a, b in zip(own[first:last], carried, strict=True)]
     if grown == own[first:last]:
       in_decoder = any(bits & DECODER for bits in own)
+      alone = DECODER if in_decoder else ENCODER
+      found = [alone if x == _KEYS else x & ~_KEYS for x in found]
       return [x | MEMORY if in_decoder and x == ENCODER else x for x in found]
     own = [*own[:first], *grown, *own[last:]]
