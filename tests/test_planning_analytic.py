@@ -48,75 +48,97 @@ CASES = {
     't5/1_1_small',
     dict(fsdp=8),
     BF16 | batch(64),
-    (46.7, 1737.5),
+    (46.7, 1124.2),
   ),
   't5 base': (
     't5/1_1_base',
     dict(data=8),
     BF16 | batch(64),
-    (947.2, 4165.1),
+    (947.2, 3714.8),
   ),
   't5 base, full, 4 microbatches': (
     't5/1_1_base',
     dict(fsdp=4, tensor=2),
     BF16 | batch(256, 4) | remat('full'),
-    (134.6, 795.6),
+    (134.6, 884.4),
   ),
   't5 large, dots': (
     't5/1_1_large',
     dict(fsdp=8),
     BF16 | batch(64) | remat('dots'),
-    (378.2, 1498.2),
+    (378.2, 4304.2),
   ),
   'gpt2 small': (
     'gpt2/small',
     dict(data=8),
     BF16 | DRY | batch(32),
-    (1425.1, 4538.5),
+    (1425.1, 4249.0),
+  ),
+  'gpt2 small, dropout': (
+    'gpt2/small',
+    dict(fsdp=8),
+    BF16 | batch(16),
+    (193.0, 3039.5),
   ),
   'gpt2 medium, full, 4 microbatches': (
     'gpt2/medium',
     dict(fsdp=8),
     BF16 | DRY | batch(128, 4) | remat('full'),
-    (510.5, 2375.6),
+    (510.5, 2375.5),
   ),
   'gpt3 small, windows': (
     'gpt3/small',
     dict(fsdp=8),
     BF16 | batch(16),
-    (194.2, 3373.0),
+    (194.2, 3099.1),
   ),
   'llama 1b, full': (
     'llama/7b',
     dict(fsdp=8),
     LLAMA_1B | batch(16),
-    (1363.7, 2994.8),
+    (1363.7, 2722.3),
   ),
   'llama 1b, dots': (
     'llama/7b',
     dict(fsdp=4, tensor=2),
     LLAMA_1B | batch(16) | remat('dots'),
-    (1363.9, 3472.4),
+    (1363.9, 5622.4),
+  ),
+  'llama 1b, full, sequence': (
+    'llama/7b',
+    dict(fsdp=4, sequence=2),
+    LLAMA_1B | batch(16),
+    (2727.4, 5417.2),
   ),
   'prefix lm base': (
     't5/prefix_lm_base',
     dict(data=2, fsdp=2, tensor=2),
     BF16 | batch(32),
-    (129.4, 2650.8),
+    (129.4, 1631.0),
   ),
   'ul2 base, dots': (
     'ul2/base',
     dict(tensor=4, data=2),
     BF16 | batch(16) | remat('dots'),
-    (215.4, 586.0),
+    (215.4, 1111.9),
   ),
   'transformer big, float32, full, dropout': (
     'transformer/big',
     dict(data=2, fsdp=4),
     batch(64) | remat('full'),
-    (614.8, 1043.8),
+    (614.8, 1116.1),
   ),
 }
+# The same of what an estimate does not see: the bits by which plain attention's
+# weights are dropped, where those of a layer are larger than a TPU's vector
+# memory. XLA then has some two dozen arrays of 192 MiB at once.
+GAP = (
+  'gpt2/small',
+  dict(data=2, fsdp=4),
+  BF16 | batch(32) | remat('dots'),
+  (384.6, 6337.6),
+)
+SEEN = 0.37  # of GAP's peak
 cases = pytest.mark.parametrize(
   'recipe, mesh, changes, measured', CASES.values(), ids=CASES
 )
@@ -166,6 +188,14 @@ def test_estimates_are_what_the_compiler_said(recipe, mesh, changes, measured):
   assert found.total / MIB == pytest.approx(measured[1], rel=analytic.ERROR)
 
 
+def test_a_known_gap_is_as_wide_as_it_was():
+  *what, measured = GAP
+  run = load(*what)
+  found = analytic.estimate(run, place(run))
+  assert arguments(found) / MIB == pytest.approx(measured[0], abs=0.4)
+  assert found.total / MIB == pytest.approx(SEEN * measured[1], rel=0.02)
+
+
 @pytest.mark.plans
 @cases
 def test_the_compiler_says_it_still(recipe, mesh, changes, measured):
@@ -187,6 +217,17 @@ def test_the_compiler_says_it_still(recipe, mesh, changes, measured):
   assert estimate.total == pytest.approx(said[1], rel=analytic.ERROR)
 
 
+def test_masks_of_dropout_are_of_their_stack():
+  run = tiny.run(tiny.transformer(dropout=0.5, dropout_kind='token'))
+  masks = [
+    (x.shape, x.reach)
+    for x in tracing.kept(run, shapes.batch(run), 'tpu')
+    if x.itemsize == 1 and x.shape[-2:] in ((24, 32), (6, 32))
+  ]
+  assert ((2, 8, 24, 32), tracing.ENCODER) in masks
+  assert ((2, 8, 6, 32), tracing.DECODER) in masks
+
+
 GPT = tiny.transformer(
   encoder_layers=0,
   position=specs.Learned(length=24),
@@ -204,9 +245,9 @@ def language_model(**changes):
 @pytest.mark.parametrize(
   'mesh, optimizer, microbatches, golden',
   [
-    (dict(data=8), specs.AdamW, 1, 503_180),
-    (dict(data=2, fsdp=2, tensor=2), specs.AdamW, 2, 230_508),
-    (dict(fsdp=4, sequence=2), specs.Sgd, 1, 231_812),
+    (dict(data=8), specs.AdamW, 1, 499_012),
+    (dict(data=2, fsdp=2, tensor=2), specs.AdamW, 2, 237_476),
+    (dict(fsdp=4, sequence=2), specs.Sgd, 1, 227_716),
   ],
 )
 def test_arguments_are_exact_and_totals_golden(
@@ -245,10 +286,13 @@ def test_what_is_kept_is_sorted_by_what_it_depends_on():
   for x in found:
     reach.setdefault(x.reach, []).append(x.shape)
   both = tracing.ENCODER | tracing.DECODER
-  assert set(reach) <= {tracing.WEIGHTS, tracing.ENCODER, tracing.DECODER, both}
+  memory = tracing.ENCODER | tracing.MEMORY
+  alone = tracing.WEIGHTS, tracing.ENCODER, tracing.DECODER
+  assert set(reach) <= {*alone, both, memory}
   assert (8, 6, 128) in reach[both]  # logits
   assert (2, 8, 4, 24, 24) in reach[tracing.ENCODER]  # attention's weights
   assert (2, 8, 4, 6, 6) in reach[both]  # the encoder reaches it by layer 1
+  assert reach[memory].count((2, 8, 4, 24, 8)) == 2  # keys and values
   assert (2, 32, 48) in reach[tracing.WEIGHTS]  # kernels, cast
 
 
@@ -300,7 +344,7 @@ def test_changes_go_the_right_way():
 
 FITS = [
   ('llama/7b', 'v5e-256', '--gin.Mesh.data=1 --gin.Mesh.fsdp=256'),
-  ('gpt2/xl', 'h100-8', '--gin.Run.microbatches=8'),
+  ('gpt2/xl', 'h100-8', '--gin.Run.microbatches=4'),
   ('gpt2/xl', 'gpu-8', None),  # of any kind: nobody knows
 ]
 

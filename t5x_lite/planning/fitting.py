@@ -13,7 +13,9 @@ from t5x_lite import errors
 from t5x_lite import partitioning
 from t5x_lite.planning import analytic
 
-MARGIN = 0.85  # of an estimate, that is surely needed: 1 / 1.16 was, at worst
+# Of an estimate, that is surely needed: wider than its ERROR, which is that of
+# one kind of TPU.
+MARGIN = 0.85
 _SHOWN = 0.02  # of the total, from which on a family is told
 
 

@@ -16,7 +16,11 @@ from t5x_lite import partitioning
 from t5x_lite import train
 from t5x_lite.nn.kernels import choice
 
-WEIGHTS, ENCODER, DECODER = 0, 1, 2  # bits: what an array depends on
+# Bits: what an array depends on. What a decoder makes of the encoder's result
+# alone, the keys and values of its attention to that, is MEMORY besides. Masks
+# of dropout, of keys alone, are as what they are for.
+WEIGHTS, ENCODER, DECODER, MEMORY = 0, 1, 2, 4
+_KEYS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Kept:
   Attributes:
     shape: on one device, but for what fsdp and sequence share.
     itemsize: bytes of an element.
-    reach: 0 of parameters alone; else bits of ENCODER and DECODER.
+    reach: 0 of parameters alone; else bits of ENCODER, DECODER and MEMORY.
   """
 
   shape: tuple
@@ -82,10 +86,10 @@ def local(spec, mesh, rows, lengths):
 
 
 def kernels(spec, mesh, rows, lengths):
-  """The names of what computes attention; arguments as of `local`."""
+  """{site: name of what computes that attention}; arguments as of `local`."""
   place = choice.Place(mesh.abstract_device.platform, dict(mesh.shape))
-  sites = choice.sites(spec, rows, lengths).values()
-  return {choice.choose(spec, site, place).kernel for site in sites}
+  sites = choice.sites(spec, rows, lengths)
+  return {n: choice.choose(spec, x, place).kernel for n, x in sites.items()}
 
 
 def _attention(spec, mesh, rows, lengths):
@@ -94,7 +98,7 @@ def _attention(spec, mesh, rows, lengths):
   cuDNN's can't be traced without it, and keeps what the chunked one keeps; a
   length that is shared out has no fused kernel.
   """
-  chosen = kernels(spec, mesh, rows, lengths)
+  chosen = kernels(spec, mesh, rows, lengths).values()
   if 'cudnn' in chosen:
     return 'chunked'
   if mesh.shape['sequence'] > 1:
@@ -168,14 +172,14 @@ def _kept(holder, settings, shapes, platform, alone):
   with jax.sharding.use_abstract_mesh(mesh):
     jaxpr = jax.make_jaxpr(forward)(batch, keys_B, model.abstract).jaxpr
   bits = [ENCODER if name.startswith('encoder') else DECODER for name in batch]
-  bits = [bit for _, bit in sorted(zip(batch, bits))] + [WEIGHTS]  # keys last
+  bits = [bit for _, bit in sorted(zip(batch, bits))] + [_KEYS]
   bits += [WEIGHTS] * (len(jaxpr.invars) - len(bits))
   given = set(jaxpr.invars)
   found = {}
   for var, reach in zip(jaxpr.outvars, _reach(jaxpr, bits), strict=True):
     if isinstance(var, jax.extend.core.Var) and var not in given:
       shape, dtype = var.aval.shape, var.aval.dtype
-      found[var] = Kept(shape, dtype.itemsize, reach)
+      found[var] = Kept(shape, dtype.itemsize, reach & ~_KEYS)
   return tuple(found.values())
 
 
@@ -209,5 +213,8 @@ def _reach_of_scan(params, body, own):
     carried = found[: last - first]
     grown = [a | b for a, b in zip(own[first:last], carried, strict=True)]
     if grown == own[first:last]:
-      return found
+      in_decoder = any(bits & DECODER for bits in own)
+      alone = DECODER if in_decoder else ENCODER
+      found = [alone if x == _KEYS else x & ~_KEYS for x in found]
+      return [x | MEMORY if in_decoder and x == ENCODER else x for x in found]
     own = [*own[:first], *grown, *own[last:]]
