@@ -155,7 +155,7 @@ def square():
 
 def test_what_is_exchanged_meanwhile_is_hidden():
   module = hlo.parse(EXCHANGE)
-  exchanges = collectives.find(module, {'main': 1}, 16)
+  exchanges = collectives.find(module, {'main': 1}, np.zeros(16, int))
   [x] = exchanges['main']
   whole = 4096 * 4096 * 2
   assert (x.kind, x.payload, x.start, x.done) == ('all-gather', whole, 's', 'd')
@@ -180,7 +180,7 @@ def test_what_is_exchanged_meanwhile_is_hidden():
   )
   at_once = at_once.replace('all-gather-done(%s)', 'copy(%s)')
   module = hlo.parse(at_once)
-  exchanges = collectives.find(module, {'main': 1}, 16)
+  exchanges = collectives.find(module, {'main': 1}, np.zeros(16, int))
   times = timing.Clock(module, {}, exchanges, net, rates).step()
   assert times.exposed == pytest.approx(exchange)
 
@@ -264,7 +264,9 @@ def unexpected(rules, monkeypatch):
     module = hlo.parse(text)
     runs, _, _ = loops.count(module)
     found = {}
-    for exchanges in collectives.find(module, runs, mesh.size).values():
+    for exchanges in collectives.find(
+      module, runs, np.zeros(mesh.size, int)
+    ).values():
       for x in exchanges:
         axes = collectives.axes(x.groups, dict(mesh.shape))
         if not figures.expected(x, axes):

@@ -4,6 +4,7 @@ import json
 import sys
 
 from t5x_lite import accelerators
+from t5x_lite import chips
 from t5x_lite import errors
 from t5x_lite import partitioning
 from t5x_lite import show
@@ -41,6 +42,10 @@ def check(options):
       got='--fast' if options.fast else '--search or --compare',
       expected='one of them',
     )
+  if options.fast and not options.topology.lower().count('v'):
+    raise errors.ConfigError('--fast is of TPUs: GPUs are compiled for at once')
+  if options.compare and options.gin_file:
+    raise errors.ConfigError('--compare names the recipes: no --gin_file')
   if options.search and options.compare:
     raise errors.ConfigError('--search and --compare are both given')
   if options.picture and (options.search or options.compare):
@@ -56,9 +61,20 @@ def run(options, load):
   """
   check(options)
   accelerator = accelerators.parse(options.topology, where='--topology')
+  _check_chips(accelerator)
 
   def say(text):
     print(text, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+  def checked(own):
+    """A run whose mesh and batch fit these chips."""
+    partitioning.check_batch(
+      _sizes(own, accelerator),
+      own.batch_size,
+      own.microbatches,
+      accelerator.slices if accelerator.is_tpu else 1,
+    )
+    return own
 
   def plan(own):
     compiled = compiling.compile(own, accelerator, options.fast)
@@ -66,7 +82,8 @@ def run(options, load):
     return found | prices.of(accelerator, found.get('days'))
 
   if options.compare:
-    found = {name: plan(load([name])) for name in options.compare}
+    runs = {name: checked(load([name])) for name in options.compare}
+    found = {name: plan(own) for name, own in runs.items()}
     result = found
     if not options.json:
       show.table(_side_by_side(found), right=len(found))
@@ -78,24 +95,46 @@ def run(options, load):
     if not options.json:
       _ranking(ranked)
   else:
-    own = load(options.gin_file)
-    sizes = partitioning.check_mesh(
-      own.mesh, accelerator.devices, accelerator.slices
-    )
-    partitioning.check_batch(
-      sizes, own.batch_size, own.microbatches, accelerator.slices
-    )
+    own = checked(load(options.gin_file))
     if options.analytic:
-      result = figures.without(own, accelerator, sizes)
+      result = figures.without(own, accelerator, _sizes(own, accelerator))
     else:
       result = plan(own)
     if not options.json:
       report.tell(result)
-    if options.picture:
+    if options.picture and 'memory' not in result:
+      say('nothing is drawn of what does not fit')
+    elif options.picture:
       picture.draw(result, options.picture)
       say(f'drawn: {options.picture}')
   if options.json:
     print(json.dumps(result, indent=2))
+
+
+def _sizes(own, accelerator):
+  """{axis: size} of a run's mesh on these chips."""
+  slices = accelerator.slices if accelerator.is_tpu else 1
+  return partitioning.check_mesh(own.mesh, accelerator.devices, slices)
+
+
+def _check_chips(accelerator):
+  """Refuses chips that nobody knows the figures of."""
+  chip = chips.CHIPS.get(accelerator.kind)
+  if chip is None:
+    raise errors.ConfigError(
+      'no figures of this kind of chip',
+      where='--topology',
+      got=accelerator.name,
+      expected=f'one of {", ".join(chips.CHIPS)}',
+      choices=list(chips.CHIPS),
+    )
+  if not accelerator.is_tpu and accelerator.chips > chip.domain:
+    raise errors.ConfigError(
+      f'a node has {chip.domain} of these GPUs at most',
+      where='--topology',
+      got=accelerator.name,
+      fix=f'{accelerator.chips // chip.domain}x{chip.kind}-{chip.domain}',
+    )
 
 
 def _look(found, path):

@@ -30,7 +30,19 @@ _IOTA = re.compile(
 _LISTS = re.compile(
   r'(?:replica_groups|source_target_pairs)=\{(\{[\d,{} ]*\})\}'
 )
+# Between slices libtpu has the host send and receive, each device to its like.
+_BETWEEN = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_MEETS = re.compile(r'_xla_host_transfer_rendezvous="([^"]+)"')
 _AXIS = re.compile(r"'(\w+)'(?::\((\d+)\)(\d+))?")
+
+
+_SENT = {  # by each of n, of so many bytes
+  'all-gather': lambda payload, n: payload * (n - 1) / n,
+  'reduce-scatter': lambda payload, n: payload * (n - 1) / n,
+  'all-reduce': lambda payload, n: 2 * payload * (n - 1) / n,
+  'all-to-all': lambda payload, n: payload * (n - 1) / n,
+  'collective-permute': lambda payload, n: payload,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +74,7 @@ class Collective:
     return self.groups.shape[1]
 
 
-def find(module, runs, devices):
+def find(module, runs, slices):
   """{computation: the Collectives of one run of it, loops apart}.
 
   What the compiler cuts into pieces among fusions counts once, from the first
@@ -72,19 +84,19 @@ def find(module, runs, devices):
   Args:
     module: hlo.Module.
     runs: {computation: how often it runs}, as of loops.count.
-    devices: how many there are.
+    slices: of each device the number of its slice.
   """
   found, taken = {}, set()
   for name in sorted(runs, key=lambda name: runs[name]):
-    own = _of_one(module, module.computations[name], devices)
+    own = _of_one(module, module.computations[name], slices)
     found[name] = [x for channel, x in own.items() if channel not in taken]
     taken |= {channel for channel in own if isinstance(channel, int)}
   return found
 
 
-def _of_one(module, computation, devices):
+def _of_one(module, computation, slices):
   """{channel, or a name without one: Collective} of one computation."""
-  found = {}
+  found, devices = _between(computation, slices), len(slices)
   for outer in computation.ops.values():
     for place, op in _exchanges(module, computation, outer):
       channel = _CHANNEL.search(op.attributes)
@@ -104,6 +116,34 @@ def _of_one(module, computation, devices):
     for key, x in found.items()
     if x.members > 1
   }
+
+
+def _between(computation, slices):
+  """{what both ends meet by: Collective} between slices."""
+  numbers = sorted(set(slices.tolist()))
+  groups = np.array([np.flatnonzero(slices == n) for n in numbers]).T
+  found = {}
+  for op in computation.ops.values():
+    what, name = _BETWEEN.search(op.attributes), _MEETS.search(op.attributes)
+    if op.kind == 'send' and what and name:
+      n = len(numbers)
+      kind_ = what[1].lower().replace('_', '-')
+      kind_ = kind_ if kind_ in KINDS else 'collective-permute'
+      given = computation.ops[op.operands[0]].array.plain_bytes
+      payload = given * n if kind_ == 'all-gather' else given
+      sent = _SENT[kind_](payload, n)
+      found[name[1]] = Collective(
+        kind_, groups, payload, sent, op.name, op.name, op
+      )
+  receivers = {}
+  for op in computation.ops.values():
+    name = _MEETS.search(op.attributes)
+    if op.kind == 'recv' and name:
+      receivers[op.name] = name[1]
+    elif op.kind == 'recv-done' and receivers.get(op.operands[0]) in found:
+      key = receivers[op.operands[0]]
+      found[key] = dataclasses.replace(found[key], done=op.name)
+  return found
 
 
 def _exchanges(module, computation, op):
@@ -134,13 +174,7 @@ def _collective(module, computation, op, outer, devices):
   payload = given * n if what == 'all-gather' else given
   if what == 'all-reduce' and _is_scattered(module, outer):
     what = 'reduce-scatter'
-  sent = {
-    'all-gather': payload * (n - 1) / n,
-    'reduce-scatter': payload * (n - 1) / n,
-    'all-reduce': 2 * payload * (n - 1) / n,
-    'all-to-all': payload * (n - 1) / n,
-    'collective-permute': payload,
-  }[what]
+  sent = _SENT[what](payload, n)
   sliced = what == 'all-reduce' and op is outer
   return Collective(
     what,
@@ -154,13 +188,16 @@ def _collective(module, computation, op, outer, devices):
   )
 
 
+_PASSES_ON = 'get-tuple-element', 'copy-start', 'copy-done', 'bitcast'
+
+
 def _read(module, computation, op):
   """Bytes of a sum that whoever reads most of it reads, if slices of it."""
   most = 0
   for user in computation.ops.values():
     if op.name not in user.operands:
       continue
-    if user.kind == 'get-tuple-element':
+    if user.kind in _PASSES_ON:
       most = max(most, _read(module, computation, user))
     else:
       most = max(most, counting.moved_of(module, user, op))

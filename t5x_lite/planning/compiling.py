@@ -1,15 +1,18 @@
 """Programs compiled for chips that are not there, kept on disk."""
 
+import contextlib
 import dataclasses
 import gzip
 import hashlib
 import importlib.util
 import json
+import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 
 import numpy as np
 
@@ -38,11 +41,15 @@ _CODE = (
   't5x_lite/losses.py',
   't5x_lite/models.py',
   't5x_lite/partitioning.py',
+  't5x_lite/chips.py',
   't5x_lite/planning/compiler.py',
+  't5x_lite/planning/targets.py',
   't5x_lite/train.py',
 )
+_FLAGS = 'XLA_FLAGS', 'LIBTPU_INIT_ARGS'
 _FAST = {'exec_time_optimization_effort': -1.0}
 _COMPILERS = {'tpu': ('libtpu', 'tpu'), 'cuda': ('jax_cuda12_plugin', 'gpu')}
+_UNREADABLE = OSError, EOFError, ValueError, KeyError, zlib.error
 _LAST = 12  # lines of a compiler that failed
 
 
@@ -92,6 +99,8 @@ def request(run, accelerator, fast=False):
     platform, topology = 'tpu', f'{accelerator.kind}:{accelerator.shape}'
     if accelerator.kind == 'v4':  # else it has two devices to a chip
       arguments['chip_config_name'] = 'megacore'
+    if accelerator.chips == 1:
+      arguments['chips_per_host_bounds'] = [1, 1, 1]
     if accelerator.slices > 1:
       arguments['num_slices'] = accelerator.slices
   else:
@@ -123,6 +132,7 @@ def key(asked):
   facts = {
     'request': asked,
     'versions': {k: versions[k] for k in _PACKAGES if k in versions},
+    'flags': {k: os.environ.get(k, '') for k in _FLAGS},
     'code': {k: v for k, v in code.items() if k.startswith(_CODE)},
   }
   text = json.dumps(facts, sort_keys=True)
@@ -143,15 +153,25 @@ def compile(run, accelerator, fast=False):  # noqa: A001
   """
   asked = request(run, accelerator, fast)
   kept = home(run, accelerator, fast)
-  cached = (kept / 'facts.json').exists()
-  if not cached:
-    _check_compiler(asked['platform'])
-    _compile(asked, kept)
+  with contextlib.suppress(*_UNREADABLE):
+    return _read(kept)
+  shutil.rmtree(kept, ignore_errors=True)  # what is there is of no use
+  _check_compiler(asked['platform'])
+  _compile(asked, kept)
+  return dataclasses.replace(_read(kept), cached=False)
+
+
+def _read(kept):
+  """The Compiled in a folder.
+
+  Raises:
+    OSError, EOFError, ValueError, KeyError: it is not there whole.
+  """
   facts = json.loads((kept / 'facts.json').read_text())
   text = None
-  if (kept / 'program.hlo.gz').exists():
+  if not facts.get('too_much'):
     text = gzip.decompress((kept / 'program.hlo.gz').read_bytes()).decode()
-  return read(facts, text, cached)
+  return read(facts, text)
 
 
 def home(run, accelerator, fast=False):
@@ -212,9 +232,11 @@ def _compile(asked, home):
         process.kill()
     if code:
       raise _failed(code, (made / 'log').read_text(errors='replace'))
-    if home.exists():  # another did it meanwhile
-      return
-    made.rename(home)
+    try:
+      made.rename(home)
+    except OSError:
+      if not (home / 'facts.json').exists():  # else another did it meanwhile
+        raise
   finally:
     shutil.rmtree(made, ignore_errors=True)
 
@@ -222,7 +244,9 @@ def _compile(asked, home):
 def _failed(code, log):
   said = [line for line in log.splitlines() if line.strip()]
   how = f'signal {-code}' if code < 0 else f'exit code {code}'
-  cause = next((x for x in reversed(said) if 'Error' in x), (said or [''])[-1])
+  signs = 'Fatal', 'Check failed', 'Error:'
+  told = [x for x in said if any(sign in x for sign in signs)]
+  cause = (told or said or [''])[-1]
   error = errors.DeviceError(
     f'the compiler failed ({how})', got=cause.strip()[:400] or None
   )

@@ -24,6 +24,10 @@ FREE = {
   'opt-barrier',
   'optimization-barrier',
   'after-all',
+  'send',
+  'send-done',
+  'recv',
+  'recv-done',
   'partition-id',
   'replica-id',
   'add-dependency',
@@ -159,10 +163,18 @@ def _custom(computation, op, attended):
     numbers = gemm['dot_dimension_numbers']['lhs_contracting_dimensions']
     left = computation.ops[op.operands[0]].array
     return 2 * op.array.size * math.prod(left.dims[int(i)] for i in numbers)
+  if name == 'tpu_custom_call' and op.name.startswith('online-softmax'):
+    return _online(computation, op)
   kernel = _SPLASH.match(op.name) if name == 'tpu_custom_call' else None
   if kernel:
     return round(attended * _splash(computation, op, kernel[1]))
   return 0
+
+
+def _online(computation, op):
+  """Of libtpu's own softmax with the values: logits [..., Q, K] come first."""
+  logits = computation.ops[op.operands[0]].array
+  return 2 * op.array.size * logits.dims[-1]
 
 
 def _splash(computation, op, name):

@@ -63,7 +63,7 @@ def of(run, accelerator, compiled, fast=False, rates=None):
   module = compiled.module
   runs, turns, unknown = loops.count(module)
   net = network.Network.of(chip, compiled.slices, compiled.coords)
-  exchanges = collectives.find(module, runs, len(net.slices))
+  exchanges = collectives.find(module, runs, net.slices)
   clock = timing.Clock(
     module, turns, exchanges, net, rates, attended(run.model, data.widths(run))
   )

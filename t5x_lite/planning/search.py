@@ -15,7 +15,7 @@ from t5x_lite import flops
 from t5x_lite import partitioning
 from t5x_lite.planning import analytic
 
-_MICROBATCHES = 1, 2, 4, 8, 16
+_MOST = 64  # microbatches that are tried
 _REMAT = {'none': 1.0, 'dots': 1.02, 'full': 4 / 3}  # times the products
 _AXES = 'data', 'fsdp', 'tensor'
 _REACHED = 0.75  # of the peak, by products alone
@@ -39,7 +39,12 @@ class Candidate:
   @property
   def flags(self):
     """The options that make a recipe this one."""
-    mesh = [f'--gin.Mesh.{k}={self.sizes[k]}' for k in _AXES]
+    # Those that the search leaves at one are one without a word.
+    mesh = [
+      f'--gin.Mesh.{k}={n}'
+      for k, n in self.sizes.items()
+      if k in _AXES or n > 1
+    ]
     return ' '.join(
       [
         *mesh,
@@ -54,9 +59,9 @@ def candidates(run, accelerator):
   found = []
   for sizes in _meshes(run, accelerator):
     shards = partitioning.batch_shards(sizes)
-    for remat, count in itertools.product(_REMAT, _MICROBATCHES):
-      if run.batch_size % (shards * count):
-        continue
+    rows, left = divmod(run.batch_size, shards)
+    counts = [] if left else [n for n in _divisors(rows) if n <= _MOST]
+    for remat, count in itertools.product(_REMAT, counts):
       model = dataclasses.replace(run.model, remat=remat)
       mesh = dataclasses.replace(run.mesh, **sizes)
       own = dataclasses.replace(run, model=model, mesh=mesh, microbatches=count)
@@ -146,6 +151,24 @@ def fitting(found, accelerator, limit):
   return kept
 
 
+def _least(found, accelerator):
+  """(Candidate, bytes) of the one with most shards and the least rows."""
+  least = min(
+    found,
+    key=lambda c: (
+      c.run.batch_size
+      / c.run.microbatches
+      / partitioning.batch_shards(c.sizes)
+      * _REMAT[c.run.model.remat] ** -9,
+      -c.sizes['fsdp'] * c.sizes['tensor'],
+    ),
+  )
+  chip = chips.CHIPS[accelerator.kind]
+  platform = 'tpu' if accelerator.is_tpu else 'gpu'
+  mesh = analytic.mesh_of(least.sizes, platform, chip.device_kinds[0])
+  return least, analytic.estimate(least.run, mesh).total
+
+
 def run(base, accelerator, limit, plan, say):
   """Compiles the best few and ranks them.
 
@@ -168,6 +191,15 @@ def run(base, accelerator, limit, plan, say):
       fix='another Run.batch_size',
     )
   kept = fitting(found, accelerator, limit)
+  if not kept:
+    least, need = _least(found, accelerator)
+    raise errors.ConfigError(
+      'no way to train it fits by estimate',
+      got=f'{len(found)} ways; the least needs {need / 2**30:.1f} GiB a chip: '
+      + least.flags,
+      expected=f'{chips.CHIPS[accelerator.kind].hbm_usable / 2**30:.2f} GiB',
+      fix='more chips, or a smaller Run.batch_size',
+    )
   say(
     f'{len(found)} ways to train it; {len(kept)} of those that fit by estimate '
     'are compiled, the roughly fastest first'
@@ -183,6 +215,8 @@ def run(base, accelerator, limit, plan, say):
     )
     try:
       done.append((candidate, plan(candidate.run)))
+    except errors.DeviceError as e:
+      say(f'not compiled: {e}')
     except KeyboardInterrupt:
       say('interrupted: the same command goes on with the next')
       break
