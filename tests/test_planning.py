@@ -247,6 +247,42 @@ def test_text_that_is_no_program_is_refused():
     hlo.parse('HloModule x\n')
 
 
+def test_what_hosts_send_between_slices_is_an_exchange():
+  """As libtpu writes it, each device with its like of the other slices."""
+  told = (
+    'is_host_transfer=true, frontend_attributes={'
+    '_xla_host_transfer_rendezvous="all-reduce.1_0",'
+    '_xla_megascale_target="{1,2}x{0:3}",'
+    '_xla_megascale_transfer_type="ALL_REDUCE"}'
+  )
+  state = '(f32[8,128]{1,0}, u32[], token[])'
+  text = f"""HloModule jit_h, is_scheduled=true
+
+ENTRY %main (a: f32[8,128]) -> f32[8,128] {{
+  %a = f32[8,128]{{1,0}} parameter(0)
+  %t = token[] after-all()
+  %s = {state} send(%a, %t), channel_id=2, {told}
+  %u = token[] send-done(%s), channel_id=2
+  %r = {state} recv(%t), channel_id=1, {told}
+  %d = (f32[8,128]{{1,0}}, token[]) recv-done(%r), channel_id=1
+  ROOT %g = f32[8,128]{{1,0}} get-tuple-element(%d), index=0
+}}
+"""
+  module = hlo.parse(text)
+  slices = np.repeat([0, 1], 4)
+  [x] = collectives.find(module, {'main': 1}, slices)['main']
+  assert (x.kind, x.start, x.done) == ('all-reduce', 's', 'd')
+  assert x.groups.tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
+  assert x.sent == x.payload == 8 * 128 * 4
+  coords = [(i % 2, i // 2, 0) for i in range(4)] * 2
+  net = network.Network.of(chips.CHIPS['v5e'], slices, coords)
+  times = timing.Clock(
+    module, {}, {'main': [x]}, net, timing.Rates(overhead=0.0)
+  ).step()
+  wait = x.sent / chips.CHIPS['v5e'].dcn_bandwidth
+  assert times.dcn == times.total == times.exposed == pytest.approx(wait)
+
+
 def unexpected(rules, monkeypatch):
   """What a step exchanges beside the design under other rules: {(kind, axes)}.
 

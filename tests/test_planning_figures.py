@@ -1,14 +1,18 @@
 """Plans of small models, from programs that libtpu compiled beforehand."""
 
 import dataclasses
+import gzip
 import json
 import subprocess
 import sys
 
 import pytest
 
+from t5x_lite import accelerators
 from t5x_lite import cli
+from t5x_lite import config
 from t5x_lite import errors
+from t5x_lite import partitioning
 from t5x_lite import specs
 from t5x_lite.planning import compiling
 from t5x_lite.planning import families
@@ -153,8 +157,12 @@ def test_the_command_prints_json_of_what_needs_no_compiler(capsys):
     (['--topology=v5e-65'], 'no slice of v5e has 65 chips'),
     (['--topology=v5e-64', '--analytic', '--fast'], '--analytic compiles'),
     (['--topology=v5e-64', '--picture=x.jpg'], '--picture is drawn as PNG'),
+    (['--topology=v2-8', '--analytic'], 'no figures of this kind of chip'),
+    (['--topology=l4-8'], 'no figures of this kind of chip'),
+    (['--topology=h200-16'], 'a node has 8 of these GPUs'),
+    (['--topology=h100-8', '--fast'], '--fast is of TPUs'),
     (['--topology=v5e-64', '--gin.Mesh.fsdp=7'], 'Mesh does not fit'),
-    (['--topology=v5e-64', '--search', '--compare', 'a', 'b'], '--compare'),
+    (['--topology=v5e-64', '--compare', 'a', 'b'], '--compare names'),
     ([], '--topology'),
   ],
 )
@@ -194,6 +202,29 @@ def test_a_search_ranks_what_fits_and_names_its_flags(monkeypatch):
   assert 'interrupted' in lines[-1]
 
 
+def test_a_search_says_all_that_makes_its_mesh():
+  run, _ = make_programs.case('t5_fsdp')
+  accelerator = accelerators.parse('2xv5e-4')
+  for candidate in search.candidates(run, accelerator):
+    given = dict(
+      flag.removeprefix('--gin.').split('=') for flag in candidate.flags.split()
+    )
+    sizes = {
+      k.removeprefix('Mesh.'): int(n)
+      for k, n in given.items()
+      if k.startswith('Mesh.')
+    }
+    found = partitioning.check_mesh(specs.Mesh(**sizes), 8, 2)
+    assert found == candidate.sizes
+
+
+def test_a_search_that_finds_nothing_says_what_the_least_needs():
+  run = config.load(['t5/1_1_xxl'], ['Run.batch_size=2048'])
+  with pytest.raises(errors.ConfigError, match='no way to train it fits') as e:
+    search.run(run, accelerators.parse('v5e-4'), 1, None, print)
+  assert 'GiB a chip: --gin.Mesh' in str(e.value)
+
+
 def test_a_program_is_kept_by_all_that_it_hangs_on(monkeypatch, tmp_path):
   monkeypatch.setenv('T5X_LITE_CACHE', str(tmp_path))
   run, accelerator = make_programs.case('t5_fsdp')
@@ -203,10 +234,40 @@ def test_a_program_is_kept_by_all_that_it_hangs_on(monkeypatch, tmp_path):
   wider = dataclasses.replace(run, batch_size=2 * run.batch_size)
   assert compiling.home(wider, accelerator) != home
   assert compiling.home(run, accelerator, fast=True) != home
-  facts, text = make_programs.stored('t5_fsdp')
-  home.mkdir(parents=True)
-  (home / 'facts.json').write_text(json.dumps(facts))
+  keep(home)
   assert compiling.compile(run, accelerator).cached
+  monkeypatch.setenv('XLA_FLAGS', '--xla_other')
+  assert compiling.home(run, accelerator) != home
+
+
+def keep(home):
+  """A program as it is kept, which was compiled before."""
+  home.mkdir(parents=True)
+  facts, text = make_programs.stored('t5_fsdp')
+  (home / 'facts.json').write_text(json.dumps(facts))
+  (home / 'program.hlo.gz').write_bytes(gzip.compress(text.encode()))
+
+
+@pytest.mark.parametrize('name', ['facts.json', 'program.hlo.gz'])
+@pytest.mark.parametrize('damage', ['gone', 'short', 'turned'])
+def test_a_damaged_program_is_compiled_again(
+  name, damage, monkeypatch, tmp_path
+):
+  monkeypatch.setenv('T5X_LITE_CACHE', str(tmp_path))
+  run, accelerator = make_programs.case('t5_fsdp')
+  home = compiling.home(run, accelerator)
+  keep(home)
+  content = (home / name).read_bytes()
+  if damage == 'gone':
+    (home / name).unlink()
+  else:
+    middle = len(content) // 2
+    turned = content[:middle] + b'\x00\xff' + content[middle + 2 :]
+    (home / name).write_bytes(content[:99] if damage == 'short' else turned)
+  monkeypatch.setattr(compiling, '_check_compiler', lambda platform: None)
+  monkeypatch.setattr(compiling, '_compile', lambda asked, home: keep(home))
+  found = compiling.compile(run, accelerator)
+  assert not found.cached and found.module.entry
 
 
 def test_a_compiler_that_fails_is_told_by_its_last_words(monkeypatch, tmp_path):
