@@ -128,12 +128,22 @@ def test_taps_that_fall_on_padding_are_not_counted(seed):
     ("replica_groups=mesh['a'=2,'b'=2] {'a','b'}", [[0, 1, 2, 3]]),
     ("replica_groups=mesh['a'=4] {'a':(1)2}", [[0, 2], [1, 3]]),
     ("replica_groups=mesh['a'=4] {'a':(2)2}", [[0, 1], [2, 3]]),
+    (
+      "replica_groups=mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}",
+      [[0, 2], [1, 3]],
+    ),
     ('source_target_pairs={{0,1},{1,0}}', [[0, 1], [1, 0]]),
+    ('replica_groups={}, use_global_device_ids=true', [[0, 1, 2, 3]]),
     ('', [[0, 1, 2, 3]]),
   ],
 )
 def test_groups_are_read_in_each_way_of_writing(text, expected):
   assert collectives.members(text, 4).tolist() == expected
+
+
+def test_groups_in_another_way_of_writing_are_no_guess():
+  with pytest.raises(ValueError, match='unknown kind'):
+    collectives.members('replica_groups=all_of(4)', 4)
 
 
 def test_axes_are_those_along_which_members_differ():

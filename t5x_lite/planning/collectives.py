@@ -22,7 +22,7 @@ KINDS = (
 )
 _CHANNEL = re.compile(r'channel_id=(\d+)')
 _MESH = re.compile(
-  r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\(([^)]*)\))? \{([^}]*)\}'
+  r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?)\))? \{([^}]*)\}'
 )
 _IOTA = re.compile(
   r'replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?'
@@ -100,7 +100,9 @@ def _of_one(module, computation, slices):
   for outer in computation.ops.values():
     for place, op in _exchanges(module, computation, outer):
       channel = _CHANNEL.search(op.attributes)
-      key = int(channel[1]) if channel else op.name
+      # Those of jax.shard_map share a number; pieces are always in fusions.
+      whole = op is outer or _is_scattered(module, outer)
+      key = outer.name if whole or not channel else int(channel[1])
       if key in found:
         first = found[key]
         found[key] = dataclasses.replace(first, done=outer.name)
@@ -229,6 +231,8 @@ def members(attributes, devices):
   if found := _LISTS.search(attributes):
     lists = re.findall(r'\{([\d, ]*)\}', found[1])
     return np.array([[int(n) for n in x.split(',') if n] for x in lists])
+  if re.search(r'replica_groups=(?!\{\})', attributes):
+    raise ValueError(f'groups of an unknown kind: {attributes[:300]}')
   return np.arange(devices)[None]
 
 
