@@ -61,6 +61,20 @@ def test_arguments_are_told_to_the_byte(planned):
   assert arguments == found['memory']['compiler']['argument_size']
 
 
+def test_families_add_up_to_the_peak(planned):
+  _, _, found = planned
+  memory_ = found['memory']
+  assert sum(memory_['families'].values()) == pytest.approx(memory_['peak'])
+
+
+def test_gpus_without_their_compiler_are_estimated(capsys, monkeypatch):
+  monkeypatch.setattr(compiling, 'has_compiler', lambda platform: False)
+  argv = ['plan', '--gin_file=t5/1_1_base', '--topology=h100-8']
+  assert cli.main([*argv, '--gin.Run.batch_size=256']) == 0
+  said = capsys.readouterr().out
+  assert 'by estimate' in said and 'not compiled, as' in said
+
+
 def test_parts_of_a_step_add_up(planned):
   _, _, found = planned
   parts = sum(found['times'][name] for name in report.PARTS)
@@ -111,10 +125,11 @@ def test_what_does_not_fit_is_told_with_both_sizes():
   found = figures.of(run, accelerator, compiling.read(facts, None))
   lines = []
   report.tell(found, lines.append)
-  assert lines[-1] == (
+  assert lines[1] == (
     'does not fit: needs 27.00 GiB of a chip that gives 16.00 GiB: over by '
-    '11.00 GiB'
+    '11.00 GiB; by estimate'
   )
+  assert 'parameters' in lines[2] and 'nearest change' in lines[3]
 
 
 @pytest.mark.parametrize(
@@ -284,15 +299,21 @@ def test_a_compiler_that_fails_is_told_by_its_last_words(monkeypatch, tmp_path):
 def test_a_compiler_ends_with_whoever_asked(tmp_path):
   """Else it would go on for minutes, for nobody."""
   (tmp_path / 'request.json').write_text('{"record": {}}')
-  code = (
-    'import time; from t5x_lite.planning import compiler; '
-    'compiler.compile_to = lambda *_: time.sleep(60); '
-    f'compiler.main(["{tmp_path}/request.json", "{tmp_path}"])'
-  )
-  child = subprocess.Popen([sys.executable, '-c', code], stdin=subprocess.PIPE)
-  assert child.poll() is None
-  child.stdin.close()
-  assert child.wait(30) == 1
+
+  def start(seconds):
+    code = (
+      'import sys, time; from t5x_lite.planning import compiler; '
+      f'compiler.compile_to = lambda *_: time.sleep({seconds}); '
+      f'sys.exit(compiler.main(["{tmp_path}/request.json", "{tmp_path}"]))'
+    )
+    return subprocess.Popen([sys.executable, '-c', code], stdin=subprocess.PIPE)
+
+  with start(seconds=0) as child:  # while somebody still asks
+    assert child.wait(30) == 0
+  with start(seconds=60) as child:
+    assert child.poll() is None
+    child.stdin.close()
+    assert child.wait(30) == 1
 
 
 def test_no_compiler_is_told_with_what_to_install(monkeypatch, tmp_path):

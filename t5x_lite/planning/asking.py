@@ -77,6 +77,8 @@ def run(options, load):
     return own
 
   def plan(own):
+    if not compiling.is_kept(own, accelerator, options.fast):
+      print('compiling: minutes for large models', file=sys.stderr, flush=True)
     compiled = compiling.compile(own, accelerator, options.fast)
     found = figures.of(own, accelerator, compiled, options.fast)
     return found | prices.of(accelerator, found.get('days'))
@@ -96,8 +98,14 @@ def run(options, load):
       _ranking(ranked)
   else:
     own = checked(load(options.gin_file))
-    if options.analytic:
+    known = accelerator.is_tpu or compiling.has_compiler('cuda')
+    if options.analytic or not known:
       result = figures.without(own, accelerator, _sizes(own, accelerator))
+      if not options.analytic:
+        result['notes'] = [
+          "not compiled, as JAX's CUDA plugin is not installed: pip install "
+          '--no-deps jax-cuda12-plugin jax-cuda12-pjrt, of the version of JAX'
+        ]
     else:
       result = plan(own)
     if not options.json:

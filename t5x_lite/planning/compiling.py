@@ -174,6 +174,11 @@ def _read(kept):
   return read(facts, text)
 
 
+def is_kept(run, accelerator, fast=False):
+  """Whether a program was compiled before."""
+  return (home(run, accelerator, fast) / 'facts.json').exists()
+
+
 def home(run, accelerator, fast=False):
   """The folder that a program is kept in, or will be."""
   return pathlib.Path(folder()) / key(request(run, accelerator, fast))
@@ -202,9 +207,14 @@ def read(facts, text, cached=True):
   )
 
 
+def has_compiler(platform):
+  """Whether the package that compiles for a platform is installed."""
+  return importlib.util.find_spec(_COMPILERS[platform][0]) is not None
+
+
 def _check_compiler(platform):
   module, extra = _COMPILERS[platform]
-  if importlib.util.find_spec(module) is None:
+  if not has_compiler(platform):
     raise errors.ConfigError(
       f'no compiler for {platform} is installed',
       expected=f'the package of {module}',

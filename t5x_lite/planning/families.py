@@ -11,6 +11,7 @@ ACTIVATIONS = 'activations'
 LOGITS = 'logits'
 TEMPORARIES = 'temporaries'
 CODE = 'code'
+REST = 'not followed'  # what the compiler's peak has beside all of these
 ALL = (
   PARAMETERS,
   OPTIMIZER,
@@ -20,6 +21,7 @@ ALL = (
   TEMPORARIES,
   BATCH,
   CODE,
+  REST,
 )
 _KEYS = re.compile(r"\[\\?'([^'\\]*)\\?'\]")
 _ARGUMENTS = {'params': PARAMETERS, 'opt_state': OPTIMIZER}

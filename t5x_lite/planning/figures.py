@@ -12,6 +12,7 @@ from t5x_lite.planning import collectives
 from t5x_lite.planning import compiling
 from t5x_lite.planning import counting
 from t5x_lite.planning import families
+from t5x_lite.planning import fitting
 from t5x_lite.planning import loops
 from t5x_lite.planning import memory
 from t5x_lite.planning import network
@@ -59,7 +60,12 @@ def of(run, accelerator, compiled, fast=False, rates=None):
     },
   }
   if compiled.too_much:
-    return found | {'too_much': compiled.too_much}
+    estimate = without(run, accelerator, compiled.mesh)
+    return found | {
+      'too_much': compiled.too_much,
+      'estimate': estimate['memory'],
+      'fix': fitting.nearest(run, accelerator),
+    }
   module = compiled.module
   runs, turns, unknown = loops.count(module)
   net = network.Network.of(chip, compiled.slices, compiled.coords)
@@ -198,6 +204,8 @@ def _memory(run, compiled):
     sums[kinds.of(buffer)] += buffer.bytes
   code = compiled.memory.get('generated_code_size', 0)
   sums[families.CODE] = code
+  whole = compiled.memory.get('peak_memory', 0) or peak.bytes
+  sums[families.REST] = max(0, whole - peak.bytes - code)
   named = [
     {
       'bytes': b.bytes,
@@ -211,7 +219,7 @@ def _memory(run, compiled):
     for b in peak.buffers[:_BUFFERS]
   ]
   return {
-    'peak': compiled.memory.get('peak_memory', 0) or peak.bytes,
+    'peak': whole,
     'followed': peak.bytes,
     'compiler': compiled.memory,
     'families': {name: sums[name] for name in families.ALL},

@@ -51,6 +51,19 @@ def check_devices(run, mesh):
     _check(run, dict(mesh.shape), place)
 
 
+def nearest(run, accelerator):
+  """The options of the nearest change that fits by estimate, or what to do.
+
+  Args:
+    run: specs.Run, that does not fit.
+    accelerator: accelerators.Accelerator, whose chips have figures.
+  """
+  place = _Place.of(accelerator, chips.CHIPS[accelerator.kind])
+  slices = accelerator.slices if accelerator.is_tpu else 1
+  sizes = partitioning.check_mesh(run.mesh, accelerator.devices, slices)
+  return _fix(run, sizes, place)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Place:
   """Where a step runs.

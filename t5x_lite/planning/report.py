@@ -24,8 +24,10 @@ def tell(figures, say=print):
     over = much['needed'] - much['available']
     say(
       f'does not fit: needs {gib(much["needed"])} of a chip that gives '
-      f'{gib(much["available"])}: over by {gib(over)}'
+      f'{gib(much["available"])}: over by {gib(over)}; by estimate'
     )
+    _bars(figures['estimate']['families'], say)
+    say(f'the nearest change that fits by estimate: {figures["fix"]}')
     return
   _memory(figures, say)
   _work(figures, say)
@@ -51,7 +53,8 @@ def _analytic(figures, say):
   verb = 'fits' if figures['fits'] else 'does not fit'
   say(
     f'\n{verb} by estimate: {gib(memory["peak"])} of {gib(figures["hbm"])} a '
-    f'chip, within {memory["error"]:.0%}, the most {memory["at"]}'
+    f'chip, the most in the {memory["at"]}; in the cases that were tried the '
+    f'estimate was within {memory["error"]:.0%}'
   )
   _bars(memory['families'], say)
   whole = figures['flops']['model_attention_whole']
@@ -60,6 +63,8 @@ def _analytic(figures, say):
     'not compiled: whether it can be divided so, what is exchanged, what remat '
     'and padding add and how long a step takes are not known'
   )
+  for note in figures.get('notes', ()):
+    say(note)
 
 
 def gib(size):
@@ -67,6 +72,12 @@ def gib(size):
   if size < 0.1 * _GIB:
     return f'{size / 2**20:.1f} MiB'
   return f'{size / _GIB:.2f} GiB'
+
+
+def _rows(rows, right):
+  """As show.lines, without blanks at the end of lines."""
+  lines = show.lines(rows, right=right).splitlines()
+  return '\n'.join(line.rstrip() for line in lines)
 
 
 def bound(figures):
@@ -79,7 +90,7 @@ def _memory(figures, say):
   share = memory['peak'] / figures['hbm']
   say(
     f'\nfits: {gib(memory["peak"])} of {gib(figures["hbm"])} a chip '
-    f'({share:.0%}), the most at {memory["at"]}'
+    f'({share:.0%})' + (f', the most at {memory["at"]}' if memory['at'] else '')
   )
   _bars(memory['families'], say)
   say('\nthe largest then')
@@ -87,7 +98,7 @@ def _memory(figures, say):
     (gib(b['bytes']), b['array'], b['family'], b['source'], b['tensor'])
     for b in memory['buffers']
   ]
-  say(show.lines(rows, right=0))
+  say(_rows(rows, right=0))
 
 
 def _bars(families, say):
@@ -97,7 +108,7 @@ def _bars(families, say):
     for name, size in families.items()
     if size
   ]
-  say(show.lines(rows, right=0))
+  say(_rows(rows, right=0))
 
 
 def _work(figures, say):
@@ -133,7 +144,7 @@ def _exchanged(figures, say):
         else '',
       )
     )
-  say('\n' + show.lines(rows, right=1))
+  say('\n' + _rows(rows, right=1))
 
 
 def _time(figures, say):
@@ -149,7 +160,7 @@ def _time(figures, say):
     f'with causal attention whole), {figures["tokens_per_second"]:,.0f} '
     f'tokens/s, {figures["days"]:.2f} days'
   )
-  if 'dollars' in figures:
+  if figures.get('dollars', 0) >= 1:
     price = figures['price']
     said = ', '.join(str(price[k]) for k in ('region', 'as_of') if price[k])
     say(
