@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zlib
 
 import numpy as np
@@ -50,6 +51,7 @@ _FLAGS = 'XLA_FLAGS', 'LIBTPU_INIT_ARGS'
 _FAST = {'exec_time_optimization_effort': -1.0}
 _COMPILERS = {'tpu': ('libtpu', 'tpu'), 'cuda': ('jax_cuda12_plugin', 'gpu')}
 _UNREADABLE = OSError, EOFError, ValueError, KeyError, zlib.error
+_MAKING, _OLD = '.making-', 86_400  # seconds
 _LAST = 12  # lines of a compiler that failed
 
 
@@ -225,7 +227,11 @@ def _check_compiler(platform):
 
 def _compile(asked, home):
   """Runs the compiler, and puts what it wrote in its place as a whole."""
-  made = pathlib.Path(tempfile.mkdtemp(dir=home.parent, prefix='.making-'))
+  for left in home.parent.glob(f'{_MAKING}*'):  # by whoever was killed
+    with contextlib.suppress(OSError):
+      if time.time() - left.stat().st_mtime > _OLD:
+        shutil.rmtree(left)
+  made = pathlib.Path(tempfile.mkdtemp(dir=home.parent, prefix=_MAKING))
   try:
     (made / 'request.json').write_text(json.dumps(asked))
     command = [sys.executable, '-m', 't5x_lite.planning.compiler']
