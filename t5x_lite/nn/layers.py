@@ -70,7 +70,7 @@ class Layer(nnx.Module):
     bias, rotate = position
     if positions.is_per_layer(self.spec):
       bias = self.position.bias(mask)
-      bias = bias if cache is not None else bias.share(len(x_BQE))
+      bias = bias if cache is not None else bias.share(x_BQE.shape[0])
     new = None
 
     def attend(y_BQE):

@@ -74,7 +74,7 @@ class Stack(nnx.Module):
       x_BQE = self.position.embed(x_BQE, positions_BQ)
       bias = self.position.bias(mask)
       if bias is not None and cache is None:
-        bias = bias.share(len(x_BQE))
+        bias = bias.share(x_BQE.shape[0])
       position = bias, self.position.rotation(positions_BQ)
     if spec.embedding_norm:
       x_BQE = self.embedding_norm(x_BQE)
