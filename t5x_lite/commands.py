@@ -263,12 +263,6 @@ def weights(options):
 
 def inspect(options):
   """Prints a few examples, and figures of them all."""
-  if options.picture and not options.picture.endswith('.png'):
-    raise errors.ConfigError(
-      '--picture is drawn as PNG',
-      got=options.picture,
-      expected='a name that ends with .png',
-    )
   say = print
   if options.json:
     say = functools.partial(print, file=sys.stderr)

@@ -62,6 +62,12 @@ def train_step(spec, batch_size, inputs, targets):
   )
 
 
+def of_run(run, widths):
+  """As `train_step`, of a specs.Run whose rows have these tokens a stack."""
+  lengths = [widths.get(side, 0) for side in ('encoder', 'decoder')]
+  return train_step(run.model, run.batch_size, *lengths)
+
+
 def peak(devices):
   """(operations a second of all these devices, how that is known)."""
   chip = chips.find(devices[0].device_kind)

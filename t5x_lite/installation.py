@@ -14,7 +14,7 @@ import platform
 
 import t5x_lite
 
-_PACKAGES = (
+COMPILING = (  # what a compiled step hangs on
   'jax',
   'jaxlib',
   'libtpu',
@@ -26,6 +26,9 @@ _PACKAGES = (
   'nvidia-cudnn-cu13',
   'flax',
   'optax',
+)
+_PACKAGES = (
+  *COMPILING,
   'orbax-checkpoint',
   'numpy',
   'ml_dtypes',

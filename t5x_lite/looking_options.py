@@ -25,6 +25,7 @@ def add(add):
     metavar='N',
     help='figures are of so many of each part; default: 10000',
   )
-  add('--picture', metavar='FILE.png', help='draw the figures, too')
+  picture = dict(type=values.png, metavar='FILE.png')
+  add('--picture', **picture, help='draw the figures, too')
   add('--json', action='store_true', help='print the figures alone, as JSON')
   add('--store', metavar='FOLDER', help='look at a tokenised corpus by itself')

@@ -187,15 +187,15 @@ class Loop:
     step_fn = self.program.compile_step(batch)
     seconds = time.perf_counter() - started
     widths = data.widths(run)
-    lengths = [widths.get(side, 0) for side in ('encoder', 'decoder')]
-    cost = flops.train_step(run.model, run.batch_size, *lengths)
+    cost = flops.of_run(run, widths)
     self.say(self.program.attention(widths))
     peak, how = flops.peak(jax.devices())
     self.say(
       f'compiled in {seconds:.1f} s; a step is {cost[0] / 1e9:,.1f} GFLOP, '
       f'peak {peak / 1e9:,.0f} GFLOP/s ({how})'
     )
-    return step_fn, Meter(run, cost, peak, run.batch_size * sum(lengths))
+    tokens = run.batch_size * sum(widths.values())
+    return step_fn, Meter(run, cost, peak, tokens)
 
   def report(self, pending):
     """Fetches a step's metrics; prints and writes them where they are due."""

@@ -35,6 +35,7 @@ RULES = {
   'mlp': ('tensor',),
   'embed': ('fsdp',),
   'kv': (),
+  'whole': (),  # what was shared, brought together
   'buckets': (),
   'positions': (),
   'types': (),

@@ -31,4 +31,5 @@ def add(add):
   )
   add('--compare', nargs=2, metavar='NAME', help='two recipes, side by side')
   add('--json', action='store_true', help='print the figures alone, as JSON')
-  add('--picture', metavar='FILE.png', help='draw memory and time')
+  picture = dict(type=values.png, metavar='FILE.png')
+  add('--picture', **picture, help='draw memory and time')

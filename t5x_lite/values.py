@@ -39,6 +39,15 @@ def share(text):
   return value
 
 
+def png(text):
+  """The name of a picture."""
+  if not text.endswith('.png'):
+    raise argparse.ArgumentTypeError(
+      f'got {text!r}, expected a name that ends with .png'
+    )
+  return text
+
+
 def step(text):
   """A step, or a word for one."""
   return positive(text, 0, ('latest', 'best'))

@@ -171,7 +171,10 @@ def test_the_command_prints_json_of_what_needs_no_compiler(capsys):
   [
     (['--topology=v5e-65'], 'no slice of v5e has 65 chips'),
     (['--topology=v5e-64', '--analytic', '--fast'], '--analytic compiles'),
-    (['--topology=v5e-64', '--picture=x.jpg'], '--picture is drawn as PNG'),
+    (
+      ['--topology=v5e-64', '--picture=x.jpg'],
+      'expected a name that ends with .png',
+    ),
     (['--topology=v2-8', '--analytic'], 'no figures of this kind of chip'),
     (['--topology=l4-8'], 'no figures of this kind of chip'),
     (['--topology=h200-16'], 'a node has 8 of these GPUs'),

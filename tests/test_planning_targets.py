@@ -16,6 +16,10 @@ from t5x_lite import specs
 from t5x_lite.planning import targets
 
 KINDS = ('a100', 'h100', 'h200', 'b200')
+NEEDS = (
+  'needs the CUDA plugin of JAX; pip install --no-deps jax-cuda12-plugin '
+  'jax-cuda12-pjrt, then `pytest -m plans` on this file'
+)
 PLUGIN = importlib.util.find_spec('jax_cuda12_plugin')
 
 
@@ -46,7 +50,7 @@ def test_the_plugin_is_asked_for():
 
 
 @pytest.mark.plans
-@pytest.mark.skipif(PLUGIN is None, reason='needs the CUDA plugin of JAX')
+@pytest.mark.skipif(PLUGIN is None, reason=NEEDS)
 @pytest.mark.parametrize('kind', KINDS)
 def test_a_product_compiles_for_gpus(kind):
   topology = targets.topology(accelerators.parse(f'2x{kind}-8'))

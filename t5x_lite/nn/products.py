@@ -26,9 +26,9 @@ def gather(kernel, axes):
   mesh = jax.sharding.get_abstract_mesh()
   if axes is None or mesh.empty or mesh.shape.get('fsdp', 1) == 1:
     return kernel
-  shared = partitioning.RULES
+  rules = partitioning.RULES
   return partitioning.constrain(
-    kernel, ['kv' if 'fsdp' in shared[axis] else axis for axis in axes]
+    kernel, ['whole' if 'fsdp' in rules[axis] else axis for axis in axes]
   )
 
 

@@ -79,6 +79,13 @@ def mesh_of(sizes, platform, device_kind=''):
   )
 
 
+def mesh_on(sizes, accelerator):
+  """The same, of chips that have figures: an accelerators.Accelerator."""
+  platform = 'tpu' if accelerator.is_tpu else 'gpu'
+  kind = chips.CHIPS[accelerator.kind].device_kinds[0]
+  return mesh_of(sizes, platform, kind)
+
+
 def estimate(run, mesh):
   """The Estimate of a run's train step.
 
@@ -88,9 +95,7 @@ def estimate(run, mesh):
   """
   mesh = getattr(mesh, 'abstract_mesh', mesh)
   step = _Step(run, mesh)
-  widths = data.widths(run)
-  lengths = [widths.get(side, 0) for side in ('encoder', 'decoder')]
-  counted = flops.train_step(run.model, run.batch_size, *lengths)
+  counted = flops.of_run(run, data.widths(run))
   return Estimate(
     moments=dict(step.moments()),
     flops=tuple(n / mesh.size for n in counted),

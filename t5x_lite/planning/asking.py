@@ -30,20 +30,12 @@ _COMPARED = (  # what is set side by side: its name and how it reads
 
 def check(options):
   """Refuses options that contradict each other."""
-  if options.picture and not options.picture.endswith('.png'):
-    raise errors.ConfigError(
-      '--picture is drawn as PNG',
-      got=options.picture,
-      expected='a name that ends with .png',
-    )
   if options.analytic and (options.fast or options.search or options.compare):
     raise errors.ConfigError(
       '--analytic compiles nothing',
       got='--fast' if options.fast else '--search or --compare',
       expected='one of them',
     )
-  if options.fast and not options.topology.lower().count('v'):
-    raise errors.ConfigError('--fast is of TPUs: GPUs are compiled for at once')
   if options.compare and options.gin_file:
     raise errors.ConfigError('--compare names the recipes: no --gin_file')
   if options.search and options.compare:
@@ -62,6 +54,8 @@ def run(options, load):
   check(options)
   accelerator = accelerators.parse(options.topology, where='--topology')
   _check_chips(accelerator)
+  if options.fast and not accelerator.is_tpu:
+    raise errors.ConfigError('--fast is of TPUs: GPUs are compiled for at once')
 
   def say(text):
     print(text, file=sys.stderr if options.json else sys.stdout, flush=True)

@@ -23,17 +23,8 @@ from t5x_lite import record
 from t5x_lite import storage
 from t5x_lite.planning import hlo
 
-# What a program hangs on: settings that don't count, packages and code that do.
+# What a program hangs on: settings that don't count, code and flags that do.
 _IRRELEVANT = 'steps', 'seed', 'log_every', 'evaluation', 'checkpoints'
-_PACKAGES = (
-  'jax',
-  'jaxlib',
-  'libtpu',
-  'jax-cuda12-plugin',
-  'jax-cuda12-pjrt',
-  'flax',
-  'optax',
-)
 _CODE = (
   't5x_lite/nn/',
   't5x_lite/optimizers/',
@@ -133,7 +124,9 @@ def key(asked):
   code = installation.code()
   facts = {
     'request': asked,
-    'versions': {k: versions[k] for k in _PACKAGES if k in versions},
+    'versions': {
+      k: v for k, v in versions.items() if k in installation.COMPILING
+    },
     'flags': {k: os.environ.get(k, '') for k in _FLAGS},
     'code': {k: v for k, v in code.items() if k.startswith(_CODE)},
   }

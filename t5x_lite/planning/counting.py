@@ -38,7 +38,6 @@ FREE = {
 }
 _LABELS = re.compile(r'dim_labels=(\w+)_(\w+)->(\w+)')
 _WINDOW = re.compile(r'window=\{([^}]*)\}')
-_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _SPLASH = re.compile(r'splash_mha_(fwd|dkv|dq)')
 _SPLASH_PRODUCTS = {'fwd': 2, 'dq': 3, 'dkv': 4}  # of [queries, keys, head]
@@ -51,12 +50,10 @@ class Work:
   Attributes:
     flops: of matrix products, a multiply-add as two.
     bytes: that HBM gives and takes.
-    cycles: what the compiler estimates, or None.
   """
 
   flops: int
   bytes: int
-  cycles: int | None
 
 
 def target(op):
@@ -74,11 +71,9 @@ def work(module, computation, op, attended=1.0):
     op: hlo.Op.
     attended: share of all pairs that an attention kernel computes.
   """
-  cycles = _CYCLES.search(op.attributes)
   return Work(
     flops(module, computation, op, attended),
     0 if op.kind in FREE else moved(module, computation, op),
-    int(cycles[1]) if cycles else None,
   )
 
 

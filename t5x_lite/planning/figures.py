@@ -99,9 +99,7 @@ def without(run, accelerator, sizes):
     sizes: {axis: size} of its mesh.
   """
   chip = chips.CHIPS[accelerator.kind]
-  platform = 'tpu' if accelerator.is_tpu else 'gpu'
-  mesh = analytic.mesh_of(sizes, platform, chip.device_kinds[0])
-  estimate = analytic.estimate(run, mesh)
+  estimate = analytic.estimate(run, analytic.mesh_on(sizes, accelerator))
   halved, whole = estimate.flops
   return {
     'level': 'analytic',
@@ -149,12 +147,7 @@ def speed(run, accelerator, seconds):
   """What follows of a step's seconds: MFU, tokens a second, days."""
   chip = chips.CHIPS[accelerator.kind]
   widths = data.widths(run)
-  halved, whole = flops.train_step(
-    run.model,
-    run.batch_size,
-    widths.get('encoder', 0),
-    widths.get('decoder', 0),
-  )
+  halved, whole = flops.of_run(run, widths)
   peak = chip.flops * accelerator.devices
   tokens = run.batch_size * sum(widths.values())
   return {
@@ -166,15 +159,9 @@ def speed(run, accelerator, seconds):
   }
 
 
-def _model_flops(run, widths):
-  """Of a step: (causal attention halved, causal attention whole)."""
-  lengths = [widths.get(side, 0) for side in ('encoder', 'decoder')]
-  return flops.train_step(run.model, run.batch_size, *lengths)
-
-
 def _work(run, accelerator, module, runs):
   halved, whole = (
-    x / accelerator.devices for x in _model_flops(run, data.widths(run))
+    x / accelerator.devices for x in flops.of_run(run, data.widths(run))
   )
   total = moved = 0
   for name, times in runs.items():

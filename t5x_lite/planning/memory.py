@@ -27,7 +27,7 @@ _NAMES_IT = {  # the result is the operand itself
 }
 _NAMES = 'get-tuple-element', 'tuple', 'bitcast'  # these use nothing
 _SAME = 'bitcast', 'copy', 'reshape', 'convert', 'copy-start', 'copy-done'
-_IN_PLACE = {'dynamic-update-slice', 'scatter', 'while', 'conditional'}
+_IN_PLACE = {'dynamic-update-slice', 'scatter', 'while'}
 # Of operands and results, numbered through, which lie in one place.
 _SHARED = '"aliasing_operands":'
 _INDICES = re.compile(r'"indices":\[([^\]]*)\]')
@@ -212,7 +212,7 @@ class _Walk:
     if op.kind == 'get-tuple-element':
       of = ops[op.operands[0]]
       return places[of.name][of.element(op.number('index'))]
-    if op.kind in _IN_PLACE and op.kind != 'conditional':
+    if op.kind in _IN_PLACE:
       found = places[op.operands[0]][: len(op.arrays)]
       if op.kind != 'while':
         self._write(found[0], op)

@@ -101,7 +101,7 @@ def _seconds(run, accelerator, sizes):
   chip, model = chips.CHIPS[accelerator.kind], run.model
   widths = data.widths(run)
   lengths = [widths.get(side, 0) for side in ('encoder', 'decoder')]
-  _, whole = flops.train_step(model, run.batch_size, *lengths)
+  _, whole = flops.of_run(run, widths)
   products = whole * _REMAT[model.remat] / accelerator.devices
   products /= chip.flops * _REACHED
   link = chip.link_bandwidth * chips.LINK_REACHED * 2
@@ -129,21 +129,24 @@ def _seconds(run, accelerator, sizes):
   return max(products, hidden) + exposed
 
 
+def _estimate(candidate, accelerator):
+  place = analytic.mesh_on(candidate.sizes, accelerator)
+  return analytic.estimate(candidate.run, place)
+
+
 def fitting(found, accelerator, limit):
   """The first so many that fit by the analytic estimate, with it.
 
   Of those that differ in microbatches alone, the one with the fewest.
   """
-  chip = chips.CHIPS[accelerator.kind]
-  platform = 'tpu' if accelerator.is_tpu else 'gpu'
+  usable = chips.CHIPS[accelerator.kind].hbm_usable
   kept, seen = [], set()
   for candidate in found:
     kind = (candidate.run.mesh, candidate.run.model.remat)
     if kind in seen:
       continue
-    mesh = analytic.mesh_of(candidate.sizes, platform, chip.device_kinds[0])
-    estimate = analytic.estimate(candidate.run, mesh)
-    if estimate.total * _HAZARD < chip.hbm_usable:
+    estimate = _estimate(candidate, accelerator)
+    if estimate.total * _HAZARD < usable:
       seen.add(kind)
       kept.append((candidate, estimate))
       if len(kept) == limit:
@@ -152,21 +155,16 @@ def fitting(found, accelerator, limit):
 
 
 def _least(found, accelerator):
-  """(Candidate, bytes) of the one with most shards and the least rows."""
-  least = min(
-    found,
-    key=lambda c: (
-      c.run.batch_size
-      / c.run.microbatches
-      / partitioning.batch_shards(c.sizes)
-      * _REMAT[c.run.model.remat] ** -9,
-      -c.sizes['fsdp'] * c.sizes['tensor'],
-    ),
-  )
-  chip = chips.CHIPS[accelerator.kind]
-  platform = 'tpu' if accelerator.is_tpu else 'gpu'
-  mesh = analytic.mesh_of(least.sizes, platform, chip.device_kinds[0])
-  return least, analytic.estimate(least.run, mesh).total
+  """(Candidate, bytes) of what keeps least: all recomputed, few rows."""
+
+  def keeps(candidate):
+    own, sizes = candidate.run, candidate.sizes
+    shards = partitioning.batch_shards(sizes) * own.microbatches
+    shared = sizes['fsdp'] * sizes['tensor']
+    return own.model.remat != 'full', own.batch_size / shards, -shared
+
+  least = min(found, key=keeps)
+  return least, _estimate(least, accelerator).total
 
 
 def run(base, accelerator, limit, plan, say):
