@@ -7,6 +7,7 @@ wherever one reads them.
 import os
 import re
 
+from t5x_lite import accelerators
 from t5x_lite import errors
 
 _WORD = (
@@ -27,6 +28,7 @@ _FORMS = {  # of fields of text that have another than a word
 }
 _SOME = 'slices', 'arrival_timeout', 'grace', 'wait', 'port'  # 1 at least
 _MOST = 1_000_000
+_MOSTS = {'slices': accelerators.MOST_SLICES, 'port': (1 << 16) - 1}
 _VARIABLE = re.compile(r'[A-Za-z_]\w*', re.ASCII)
 
 
@@ -44,13 +46,13 @@ def check_variable(name, value):
 
 def check_field(name, value, where):
   """Refuses a count or text that no field of this name may have."""
-  least = 1 if name in _SOME else 0
-  if type(value) is int and not least <= value <= _MOST:
+  least, most = int(name in _SOME), _MOSTS.get(name, _MOST)
+  if type(value) is int and not least <= value <= most:
     raise errors.ConfigError(
       'wrong count in a job spec',
       where=where,
       got=value,
-      expected=f'{least} to {_MOST:,}',
+      expected=f'{least} to {most:,}',
     )
   pattern, expected = _FORMS.get(name, _WORD)
   if isinstance(value, str) and value and not pattern.fullmatch(value):

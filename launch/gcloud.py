@@ -61,7 +61,9 @@ API_FAULTS = (
     ('no more capacity', 'insufficient capacity', 'stockout')
     + ('insufficient reserved capacity', 'resource_availability'),
     'the zone has no such TPUs free',
-    'try again later, another zone, or --config.capacity=spot',
+    'another --config.zone (gcloud compute tpus accelerator-types list'
+    ' --zone=ZONE shows what it has), --config.capacity=spot, or =reserved if'
+    ' you have a reservation; or the same command later',
   ),
   calls.Fault(
     ('or it may not exist', 'invalid zone', 'unknown zone', 'invalid location')

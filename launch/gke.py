@@ -17,15 +17,17 @@ from t5x_lite.launch import jobs
 from t5x_lite.launch import leaving
 from t5x_lite.launch import plans
 from t5x_lite.launch import stamps
+from t5x_lite.launch import standing
 
 SHARED = ()
 UNREAD = ('zone',)
+OWN = ()
 LOOK = 10.0  # seconds between two looks at the cluster
 DRAIN = 20.0  # and until the last lines of a job that has ended are there
 GONE = 600.0  # and until what is deleted is gone
 SHOWN = 16  # ranks whose lines are shown; of more, the first of each slice
 
-check = gke_check.check
+check, check_place = gke_check.check, gke_check.check_place
 forget = jobs.Job.forget
 
 
@@ -56,12 +58,10 @@ def submit(job, follow, say):
   found = gke_cluster.find(job, say)
   if found and not found.is_over and found.state != 'Suspended':
     beginning.begin(job)
-    say(f'{job.name} is in the cluster: going on with it')
+    say(standing.going_on(job, found.words))
   else:
     if found and found.is_over:
-      say(
-        f'{job.name} has ended before ({found.state}): its JobSet is replaced'
-      )
+      say(standing.replaced(job, found.words))
       _delete_set(job, say)
     _apply(asked, manifest, say)
     with beginning.making(job):
@@ -82,6 +82,35 @@ def _apply(call, manifest, say):
     text=manifest.text,
     say=say,
   )
+
+
+def where(job):
+  """The cluster and namespace of a Job, in words."""
+  asked = job.config['gke']
+  context = f'context {asked["context"]}' * bool(asked['context'])
+  return f'namespace {asked["namespace"]} of the {context or "current context"}'
+
+
+def stands(job, say=None):
+  """The Standing of a Job, or None."""
+  found = gke_cluster.find(job, say)
+  if found is None:
+    return None
+  is_live = not found.is_over and found.state != 'Suspended'
+  return standing.Standing(found.words, is_live, None if is_live else ())
+
+
+def is_there(job, say):
+  """Whether the cluster has a JobSet of its name."""
+  return gke_cluster.find(job, say) is not None
+
+
+def clear(job, say):
+  """Takes away what would stand in the way of another, which has ended."""
+  found = gke_cluster.find(job, say)
+  if found:
+    say(standing.replaced(job, found.words))
+    _delete_set(job, say)
 
 
 def status(job, say):

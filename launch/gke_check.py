@@ -8,12 +8,12 @@ from t5x_lite import errors
 _LABEL = re.compile(r'[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?', re.ASCII)
 
 
-def check(job_spec, accelerator):
-  """Refuses what GKE does not have.
+def check_place(job_spec, accelerator):
+  """Refuses what no job of GKE can be found by.
 
   Raises:
-    ConfigError: GPUs, a TPU or slices that GKE lacks, no image, no volume, a
-      name that Kubernetes does not take, a capacity that is none.
+    ConfigError: GPUs, a TPU that GKE lacks, a project, or a name that
+      Kubernetes does not take.
   """
   where = '--config.accelerator'
   if not accelerator.is_tpu:
@@ -30,12 +30,31 @@ def check(job_spec, accelerator):
       got=accelerator.name,
       fix='launch tpu_vm',
     )
+  _check_names(job_spec)
+  if job_spec.project:
+    raise errors.ConfigError(
+      'launch gke takes no project',
+      where='--config.project',
+      got=job_spec.project,
+      expected='none: the cluster is in one already',
+      fix='--config.gke.context=NAME chooses the cluster',
+    )
+
+
+def check(job_spec, accelerator):
+  """Refuses what GKE does not have.
+
+  Raises:
+    ConfigError: of `check_place`, slices that GKE does not join, no image, no
+      volume, a capacity that is none.
+  """
+  check_place(job_spec, accelerator)
   if accelerator.slices > 1 and (
     accelerator.hosts == 1 or accelerator.kind == 'v3'
   ):
     raise errors.ConfigError(
       'GKE joins no slices of one host, nor of v3',
-      where=where,
+      where='--config.accelerator',
       got=str(accelerator),
       expected='one slice, or slices of more than one host',
     )
@@ -45,7 +64,6 @@ def check(job_spec, accelerator):
       fix='--config.gke.image=REGION-docker.pkg.dev/PROJECT/REPOSITORY/t5x_lite'
       '; launch/Dockerfile makes one',
     )
-  _check_names(job_spec)
   _check_capacity(job_spec)
   folders = job_spec.shared_folders
   full = all(folder.startswith('/') for folder in folders)
@@ -99,12 +117,4 @@ def _check_capacity(job_spec):
       where='--config.gke.reservation',
       got=reservation,
       expected='small letters, digits and - in it',
-    )
-  if job_spec.project:
-    raise errors.ConfigError(
-      'launch gke takes no project',
-      where='--config.project',
-      got=job_spec.project,
-      expected='none: the cluster is in one already',
-      fix='--config.gke.context=NAME chooses the cluster',
     )

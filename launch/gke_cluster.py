@@ -162,13 +162,19 @@ class Found:
     first = min(final or failed, key=lambda pod: pod.ended, default=None)
     return first.code if first else errors.DeviceError.exit_code
 
+  @property
+  def words(self):
+    """Its state, and those of its pods."""
+    if not self.pods:
+      return self.state
+    phases = [pod.phase for pod in self.pods]
+    counts = {phase: phases.count(phase) for phase in dict.fromkeys(phases)}
+    pods = ', '.join(f'{n} {phase}' for phase, n in counts.items())
+    return f'{self.state}, pods: {pods}'
+
   def says(self, name, most):
     """Its state in a line, and the reasons of pods that wait or failed."""
-    text = f'{name}: {self.state}'
-    if self.pods:
-      phases = [pod.phase for pod in self.pods]
-      counts = {phase: phases.count(phase) for phase in dict.fromkeys(phases)}
-      text += ', pods: ' + ', '.join(f'{n} {p}' for p, n in counts.items())
+    text = f'{name}: {self.words}'
     if self.restarts:
       text += f'; started again {self.restarts} times'
       text += f', {self.counted} of {most} that count'

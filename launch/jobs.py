@@ -174,13 +174,23 @@ def load(name, overrides=()):
   file = pathlib.Path(os.path.expanduser(name))
   if not file.is_file() and file.name == name:  # not a path that is mistyped
     file = CONFIGS / f'{file.name.removesuffix(".py")}.py'
-  if not file.is_file():
+  if not name:
     raise errors.ConfigError(
-      'no such job spec',
+      'no job spec is named',
+      where='--config',
+      expected='a Python file, or one of ' + ', '.join(names()),
+    )
+  if not file.is_file():
+    here = file.parent == CONFIGS
+    near = None if here else errors.nearest(file.stem, names())
+    what = 'no such job spec' if here else 'no such file of a job spec'
+    raise errors.ConfigError(
+      'a folder is no job spec' if file.is_dir() else what,
       where='--config',
       got=name,
       expected='a Python file, or one of ' + ', '.join(names()),
-      choices=names(),
+      choices=names() if here else (),
+      fix=near and f'--config={near}, which is installed',
     )
   try:
     loaded = importlib.util.spec_from_file_location('job_spec', file)
@@ -222,7 +232,6 @@ def check(config):
     raise errors.ConfigError(
       'no accelerator', fix='--config.accelerator=v5e-256, or another'
     )
-  accelerators.parse(config.accelerator, config.slices, '--config.accelerator')
   if config.capacity not in CAPACITIES:
     raise errors.ConfigError(
       'no such capacity',
@@ -239,6 +248,8 @@ def check(config):
   for prefix, group in groups:
     for name, value in group.items():
       fields.check_field(name, value, f'--config.{prefix}{name}')
+  # After its count of slices, which it would be blamed for.
+  accelerators.parse(config.accelerator, config.slices, '--config.accelerator')
   for name, value in config.env.items():
     fields.check_variable(name, value)
 

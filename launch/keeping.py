@@ -14,6 +14,7 @@ from t5x_lite.launch import jobs
 from t5x_lite.launch import leaving
 from t5x_lite.launch import queueing
 from t5x_lite.launch import shipping
+from t5x_lite.launch import standing
 from t5x_lite.launch import vms
 
 _RETRIED = (6, 7, errors.PREEMPTED)
@@ -103,14 +104,31 @@ def _start(job, found, say, again):
     if any(status['digest'] != digest for status in statuses):
       say(f'(as it was launched before; first t5x_lite launch stop {job.name})')
     return statuses, bring
+  same = all(status.get('digest') == digest for status in statuses)
   if phases == {'ended'} and (
-    not again or not any(status['code'] for status in statuses)
+    not again or (same and not any(status['code'] for status in statuses))
   ):
     return statuses, bring
+  _check_ended(job, found, statuses, digest)
+  if phases == {'ended'}:
+    codes = {str(status['code']) for status in statuses}
+    say(standing.replaced(job, f'code {", ".join(sorted(codes))}'))
   begun = time.time()
   statuses = vms.each(found, bring)
   say(f'started on all VMs in {vms.span(time.time() - begun)}')
   return statuses, bring
+
+
+def _check_ended(job, found, statuses, digest):
+  """Refuses to start a job on some VMs while others run it otherwise."""
+  for vm, status in zip(found, statuses, strict=True):
+    if status['phase'] in vms.RUNNING and status['digest'] != digest:
+      raise errors.ConfigError(
+        'the job still runs as it was launched before',
+        where=str(vm),
+        got=vms.shown(status),
+        fix=f't5x_lite launch stop {job.name}, and the same command again',
+      )
 
 
 def _end(job, found, statuses, say):

@@ -16,6 +16,12 @@ READY = 1800  # seconds that VMs may take to be ready, once they are given
 GONE = 1800  # seconds that deleting may take
 # Of a request for TPUs: it will not be what was asked for any more.
 DEAD = 'FAILED', 'SUSPENDING', 'SUSPENDED', 'DELETING'
+# Of a job spec: what a request for TPUs was made with.
+FIXED = ('accelerator', 'slices', 'project', 'zone', 'capacity') + tuple(
+  f'tpu_vm.{field}'
+  for field in ('existing', 'runtime', 'service_account', 'network')
+  + ('subnetwork', 'internal_ips')
+)
 # Of a TPU VM: it comes back by no other way than asking for new ones.
 LOST = 'PREEMPTED', 'TERMINATED', 'STOPPING', 'STOPPED', 'DELETING', 'HIDDEN'
 # Of those, what Google Cloud does, and not a person.

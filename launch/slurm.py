@@ -18,9 +18,11 @@ from t5x_lite.launch import leaving
 from t5x_lite.launch import plans
 from t5x_lite.launch import slurm_queue
 from t5x_lite.launch import slurm_script
+from t5x_lite.launch import standing
 
 SHARED = ('/',)  # SLURM users launch from what all nodes see
 UNREAD = ('delete_when_done',)
+OWN = ()
 READ = 1.0  # seconds between two looks at the log
 LOOK = 15.0  # and at the queue, which thousands may ask
 _TIME = re.compile(r'(?:(\d+)-)?(\d+(?::\d+){0,2})', re.ASCII)
@@ -29,11 +31,11 @@ forget = jobs.Job.forget
 _RANK = re.compile(r'^ *(\d+): ?')  # as `srun --label` writes it
 
 
-def check(config, accelerator):
-  """Refuses what SLURM does not have.
+def check_place(config, accelerator):
+  """Refuses what no job of SLURM can be found by.
 
   Raises:
-    ConfigError: TPUs, spot capacity, a zone, or a value that is none.
+    ConfigError: TPUs, spot capacity or a zone.
   """
   if accelerator.is_tpu:
     raise errors.ConfigError(
@@ -51,6 +53,15 @@ def check(config, accelerator):
         got=config[field],
         fix='choose by --config.slurm.partition, .qos or .constraint',
       )
+
+
+def check(config, accelerator):
+  """Refuses what SLURM does not have.
+
+  Raises:
+    ConfigError: of `check_place`, or a time that is none.
+  """
+  check_place(config, accelerator)
   limit = _seconds(config.slurm.time)
   if 0 < limit <= config.slurm.grace:  # 0: none
     raise errors.ConfigError(
@@ -109,24 +120,48 @@ def plan(job):
 def submit(job, follow, say):
   """Puts a Job in the queue, unless it is there, and follows it."""
   place, found = folder(job), slurm_queue.find(job, say)
+  here = found and pathlib.Path(found.folder) == place
   if found and found.is_live:
-    if pathlib.Path(found.folder) != place:
+    if not here:
       raise errors.ConfigError(
         'a SLURM job of this name is in the queue, from another folder',
         where=f'--name={job.name}',
         got=found.folder,
         fix='launch from the folder above that, or take another --name',
       )
+    if 'id' not in job.state:
+      _check_script(job, place, found)
     job.state |= {'folder': str(place), 'id': found.id}
     beginning.begin(job)
     job.save()
-    say(f'{found}; going on with it')
+    say(standing.going_on(job, found.words))
   else:
+    if here:
+      say(standing.replaced(job, found.words))
     _submit(job, place, say)
   if not follow:
     say(f'{job.name} is launched; {leaving.ways(job)}')
     return 0
   return watch(job, say)
+
+
+def _check_script(job, place, found):
+  """Refuses to go on with a job of which nothing is remembered, if it differs.
+
+  What runs is known by its script alone.
+  """
+  script = place / slurm_script.NAME
+  old = script.read_text().splitlines() if script.exists() else []
+  new = slurm_script.script(job).splitlines()
+  if old != new:
+    lines = [line.strip(' \\') for line in new if line not in old]
+    raise errors.ConfigError(
+      'a job of this name was launched otherwise, and is there',
+      where=f'--name={job.name}',
+      got=' | '.join(lines) or 'less than it has',
+      expected=f'{script}, as it is {found.words}',
+      fix='another --name',
+    )
 
 
 def _submit(job, place, say):
@@ -147,6 +182,29 @@ def _submit(job, place, say):
   job.save()
   say(f'{job.name} is SLURM job {job.state["id"]}; its files and log are in')
   say(f'{place}, which its nodes must see')
+
+
+def where(job):
+  """Where the log of a Job is."""
+  return str(folder(job))
+
+
+def stands(job, say=None):
+  """The Standing of a Job, or None."""
+  found = slurm_queue.find(job, say)
+  if found is None:
+    return None
+  held = None if found.is_live else ()
+  return standing.Standing(found.words, found.is_live, held)
+
+
+def is_there(job, say):
+  """Whether SLURM knows a job of its name."""
+  return slurm_queue.find(job, say) is not None
+
+
+def clear(job, say):
+  """Takes away what would stand in the way of another: nothing does."""
 
 
 def status(job, say):

@@ -153,7 +153,16 @@ class Found:
     return _ENDS.get(self.state)
 
   def __str__(self):
-    text = f'{self.name} (SLURM job {self.id}): {self.state}'
+    return f'{self.name} (SLURM job {self.id}): {self.shown}'
+
+  @property
+  def words(self):
+    return f'SLURM job {self.id}, {self.shown}'
+
+  @property
+  def shown(self):
+    """Its state, with why it waits or how long it runs."""
+    text = self.state
     nodes = f'{self.nodes} node{"s" * (self.nodes != "1")}'
     if self.is_waiting:
       text += f' for {nodes}'

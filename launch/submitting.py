@@ -11,12 +11,15 @@ from t5x_lite.launch import gke
 from t5x_lite.launch import jobs
 from t5x_lite.launch import plans
 from t5x_lite.launch import slurm
+from t5x_lite.launch import standing
 from t5x_lite.launch import tpu_vm
 from t5x_lite.planning import fitting
 
-# Each has check, plan, submit, status, logs, watch, stop, delete and forget;
+# Each has check and check_place, which is of what finds a job, where, plan,
+# submit, stands, is_there, clear, status, logs, watch, stop, delete and forget;
 # SHARED are the folders of this machine that those of a job see anyway, UNREAD
-# the fields of a job spec that are of no account there.
+# the fields of a job spec that are of no account there, OWN those that only who
+# follows a job reads: they may change as it runs.
 BACKENDS = {'tpu_vm': tpu_vm, 'gke': gke, 'slurm': slurm}
 
 
@@ -49,17 +52,22 @@ def submit(options, run, say):
     config.to_dict(),
     command,
     files,
+    {'files': standing.digests(files)},
   )
   if options.dry_run:
     say(f'{job.name} on {accelerator}; nothing is done')
     plans.show(backend.plan(job), say)
     return 0
   old = jobs.find(job.name)
-  if old is not None and beginning.is_begun(old):
-    _check_same(old, job)
-    job.state = old.state
-    say(f'{job.name} was launched here before: going on with it')
+  if old is not None and not beginning.is_begun(old):
+    old = None
+  differ = old and _check_change(old, job, say)
   with _alone(job):
+    if old:
+      job.state = old.state | job.state
+    if differ:
+      backend.clear(old, say)
+      say(standing.changed(job, differ))
     job.save()
     try:
       return backend.submit(job, not options.detach, say)
@@ -82,26 +90,28 @@ def _load(where, options):
   return jobs.load(options.config, options.config_bindings)
 
 
-def _check_same(old, new):
-  """Refuses to go on with a job as if it were another."""
-  one, other = _what(old), _what(new)
-  differ = [name for name in one if one[name] != other[name]]
-  if differ:
+def _check_change(old, new, say):
+  """How a job differs from the one that was launched by its name before.
+
+  Raises:
+    ConfigError: that one is there, and cannot change so.
+  """
+  if old.backend != new.backend:
     raise errors.ConfigError(
-      'another job of this name was launched here',
+      'a job of this name was launched elsewhere',
       where=f'--name={new.name}',
-      got='one that differs in ' + ', '.join(differ),
-      fix=f'another --name; or t5x_lite launch delete {new.name}',
+      got=new.backend,
+      expected=old.backend,
+      fix=f'another --name; or first t5x_lite launch delete {new.name}',
     )
-
-
-def _what(job):
-  """What a job is: not for how long it is tried."""
-  config = job.config | {'restarts': None}
-  config['tpu_vm'] = config['tpu_vm'] | {'wait': None}
-  return {'where it runs': job.backend, 'its command': job.command} | {
-    f'--config.{field}': value for field, value in config.items()
-  }
+  backend = BACKENDS[new.backend]
+  differ = standing.differences(old, new, backend.UNREAD)
+  own = [f'--config.{field}' for field in backend.OWN]
+  if all(d.field in own for d in differ):
+    return []
+  found = backend.stands(old, say)
+  standing.check(old, new, found, [d for d in differ if d.field not in own])
+  return differ
 
 
 @contextlib.contextmanager
@@ -139,7 +149,8 @@ def act(options, say):
       )
     return listing(say)
   job = jobs.find(options.name)
-  if job is None:
+  remembered = job is not None
+  if not remembered:
     job = _elsewhere(options)
   elif asked:
     raise errors.ConfigError(
@@ -150,6 +161,13 @@ def act(options, say):
       ' changed by the launch command alone',
     )
   backend = BACKENDS[job.backend]
+  if not remembered and not backend.is_there(job, say):
+    raise errors.ConfigError(
+      f'there is no such job, here or in {backend.where(job)}',
+      got=job.name,
+      choices=jobs.known(),
+      fix='t5x_lite launch status lists those that were launched here',
+    )
   verb = getattr(backend, options.where)
   more = {'force': options.force} if options.where == 'delete' else {}
   alone = options.where == 'watch'
@@ -168,19 +186,32 @@ def _elsewhere(options):
       ' --config=NAME, and what else it was launched with of --config.FIELD',
     )
   config = _load(options.backend, options)
-  BACKENDS[options.backend].check(config, jobs.accelerator(config))
+  BACKENDS[options.backend].check_place(config, jobs.accelerator(config))
   return jobs.Job(options.name, options.backend, config.to_dict(), [])
 
 
 def listing(say):
-  """The jobs that were launched here."""
+  """Says the jobs that were launched here, and how each is."""
   names = jobs.known()
   if not names:
     say(f'no job was launched here, says {jobs.folder()}')
   for name in names:
-    try:
-      job = jobs.find(name)
-      say(f'{job.name}  {job.backend}  {job.accelerator}')
-    except errors.ConfigError as e:
-      say(f'{name}  {e}')
+    say(_line(name))
   return 0
+
+
+def _line(name):
+  """A job, where it is and how, or why that is not known."""
+  try:
+    job = jobs.find(name)
+  except errors.UserError as e:
+    return f'{name}  {e}'
+  if job is None:
+    return f'{name}  was deleted just now'
+  backend = BACKENDS[job.backend]
+  where = f'{name}  {job.backend}  {job.accelerator}  {backend.where(job)}'
+  try:
+    found = backend.stands(job)
+  except errors.UserError as e:
+    return f'{where}  not known how: {e}'
+  return f'{where}  {found.state if found else "nothing is there"}'

@@ -18,16 +18,18 @@ from t5x_lite.launch import keeping
 from t5x_lite.launch import plans
 from t5x_lite.launch import queueing
 from t5x_lite.launch import shipping
+from t5x_lite.launch import standing
 from t5x_lite.launch import vms
 
 SHARED, UNREAD = (), ()
+OWN = 'tpu_vm.wait', 'delete_when_done'
 SAVING = 900.0  # seconds that a job may take to save and end
 forget = keeping.forget
 _PLACE = re.compile(r'[a-z][-a-z0-9]*', re.ASCII)
 
 
-def check(config, accelerator):
-  """Refuses a job spec that has not all that TPU VMs need.
+def check_place(config, accelerator):
+  """Refuses a job spec by which no TPU VMs can be found.
 
   Raises:
     ConfigError: it names the field.
@@ -63,6 +65,16 @@ def check(config, accelerator):
       got=f'{vm.existing} for {accelerator.slices} slices',
       fix='leave it out, so that the slices are asked for together',
     )
+
+
+def check(config, accelerator):
+  """Refuses a job spec that has not all that TPU VMs need.
+
+  Raises:
+    ConfigError: it names the field.
+  """
+  check_place(config, accelerator)
+  vm = config.tpu_vm
   if not 0 < vm.port < 1 << 16:
     raise errors.ConfigError(
       'not a port', where='--config.tpu_vm.port', got=vm.port
@@ -167,6 +179,51 @@ def watch(job, say):
 
 
 # -- looking after it ---------------------------------------------------------
+
+
+def where(job):
+  """The zone and project of a Job, in words."""
+  project = job.spec.project
+  return job.spec.zone + (f' of {project}' if project else '')
+
+
+def is_there(job, say):
+  """Whether a queued resource, or a TPU VM of one's own, has the job."""
+  if not job.spec.tpu_vm.existing:
+    return queueing.request(job, say) is not None
+  found = keeping.find(job, say)
+  return any(vms.ask(job, vm, 'status', say) != vms.ABSENT for vm in found)
+
+
+def stands(job, say=None):
+  """The Standing of a Job, or None."""
+  now = 'READY'
+  if not job.spec.tpu_vm.existing:
+    said = queueing.request(job, say)
+    if said is None:
+      return None
+    now = queueing.state(said)
+    if now in queueing.DEAD:
+      return standing.Standing(now, False, ())
+  found = keeping.find(job, say)
+  if not found:
+    return standing.Standing(now, True, queueing.FIXED)
+  chosen = following.followed(job, found)
+  phases = [
+    s['phase'] for s in vms.each(chosen, lambda vm: vms.glance(job, vm))
+  ]
+  words = f'{now}, {", ".join(dict.fromkeys(phases))}'
+  runs = not set(phases).isdisjoint(vms.RUNNING)
+  return standing.Standing(words, runs, None if runs else queueing.FIXED)
+
+
+def clear(job, say):
+  """Takes away a request that failed, which its next one may not find."""
+  if not job.spec.tpu_vm.existing:
+    said = queueing.request(job, say)
+    if said is not None and queueing.state(said) in queueing.DEAD:
+      say(standing.replaced(job, queueing.state(said)))
+      queueing.release(job, say)
 
 
 def status(job, say):

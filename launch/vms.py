@@ -12,6 +12,7 @@ from t5x_lite.launch import gcloud
 from t5x_lite.launch import shipping
 
 AT_ONCE = 16  # calls of gcloud; each takes a second of a core
+GLANCE = 60.0  # seconds for a look that is not tried again
 PAUSE = 10.0  # seconds before the second try of a call
 RUNNING = 'installing', 'running'
 ABSENT = {'phase': 'absent'}  # the status of a VM that knows nothing of it
@@ -92,6 +93,22 @@ def ask(job, vm, verb, say=None, **numbers):
     if e.fault is gcloud.ABSENT:
       return ABSENT
     raise
+  return answers.read(f'worker.py of {vm}', text, _status)
+
+
+def glance(job, vm):
+  """The status of a VM, if it can be had at once."""
+  try:
+    text = calls.run(
+      ssh(job, vm, 'status'),
+      deadline=GLANCE,
+      faults=gcloud.SSH_FAULTS,
+      tries=1,
+    )
+  except calls.CallError as e:
+    if e.fault is gcloud.ABSENT:
+      return ABSENT
+    raise e.at(f'{vm}, rank {vm.rank}') from None
   return answers.read(f'worker.py of {vm}', text, _status)
 
 

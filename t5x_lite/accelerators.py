@@ -176,12 +176,16 @@ def parse(text, slices=1, where=None):
       choices=[*names(), *(f'{gpu}-8' for gpu in GPUS)],
     )
   slices, number = int(found[1] or slices), int(found[3])
-  if not (1 <= slices <= MOST_SLICES and number):
+  if not 1 <= slices <= MOST_SLICES:
     raise errors.ConfigError(
-      'wrong count of slices or chips',
+      'wrong count of slices',
       where=where,
       got=f'{slices} x {kind}-{number}',
       expected=f'1 to {MOST_SLICES} slices',
+    )
+  if kind in GPUS and not number:
+    raise errors.ConfigError(
+      'a node has one GPU at least', where=where, got=repr(text)
     )
   if kind in GPUS:
     return Accelerator(kind, number, slices, number, 1, None, number * slices)
@@ -189,7 +193,7 @@ def parse(text, slices=1, where=None):
   chips = number // known.cores
   if number % known.cores or chips not in known.shapes:
     sizes = [n * known.cores for n in known.shapes]
-    near = min(sizes, key=lambda n: (abs(math.log(n / number)), n))
+    near = min(sizes, key=lambda n: (abs(math.log(n / max(number, 1))), n))
     counted = 'chips' if known.cores == 1 else 'cores'
     raise errors.ConfigError(
       f'no slice of {kind} has {number} {counted}',

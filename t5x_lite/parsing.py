@@ -13,6 +13,18 @@ class Parser(argparse.ArgumentParser):
   def error(self, message):
     raise errors.ConfigError(message, fix=f'{self.prog} --help')
 
+  def _check_value(self, action, value):
+    """As argparse's own, with the nearest of the choices."""
+    if action.choices is not None and value not in action.choices:
+      raise errors.ConfigError(
+        'no such choice',
+        where='/'.join(action.option_strings) or action.dest,
+        got=value,
+        expected='one of ' + ', '.join(map(str, action.choices)),
+        choices=action.choices,
+        fix=f'{self.prog} --help',
+      )
+
 
 def no_such_option(command, word, *parsers):
   """The error of an option that none of these parsers has."""

@@ -83,7 +83,18 @@ def test_fields_change_by_options():
     ('restarts=100000000000', 'wrong count'),
     ('arrival_timeout=0', 'expected 1 to'),
     ('tpu_vm.wait=0', 'at --config.tpu_vm.wait; got 0, expected 1 to'),
-    ('slices=99999999999', 'expected 1 to 1024 slices'),
+    (
+      'slices=99999999999',
+      'at --config.slices; got 99999999999, expected 1 to',
+    ),
+    ('slices=0', 'at --config.slices; got 0, expected 1 to 1,024'),
+    ('slices=-1', 'at --config.slices; got -1, expected 1 to 1,024'),
+    ('tpu_vm.port=0', 'at --config.tpu_vm.port; got 0, expected 1 to 65,535'),
+    ('gke.grace=0', 'at --config.gke.grace; got 0, expected 1 to'),
+    ('slurm.grace=-5', 'at --config.slurm.grace; got -5, expected 1 to'),
+    ('accelerator=v5e-0', 'no slice of v5e has 0 chips'),
+    ('accelerator=gpu-0', 'has one GPU at least at --config.accelerator'),
+    ('accelerator=0xv5e-4', 'wrong count of slices at --config.accelerator'),
     ('env=A=1', 'fix: --config.env.FIELD=VALUE'),
     ('zone=us-west4', 'expected us-west4-a'),
     ('shared_folders=nfs', 'has a path from the root'),
@@ -107,7 +118,7 @@ def test_wrong_fields(override, said):
 @pytest.mark.parametrize(
   'text, said',
   [
-    (None, 'no such job spec'),
+    (None, 'no such file of a job spec'),
     ('def get_config(): return 3', 'not a job spec'),
     ('import sys; sys.exit(3)', 'job spec fails'),
     ('x = 1', "has no attribute 'get_config'"),
@@ -160,8 +171,12 @@ def test_specs_that_go_around_their_types(tmp_path, change, said):
 
 def test_a_path_is_no_installed_name(tmp_path):
   """A mistyped one must not launch another job."""
-  with pytest.raises(errors.ConfigError, match='no such job spec'):
+  with pytest.raises(errors.ConfigError) as e:
     jobs.load(f'{tmp_path}/v5e_256.py')
+  assert str(e.value).startswith(
+    'no such file of a job spec at --config; got /'
+  )
+  assert str(e.value).endswith('fix: --config=v5e_256, which is installed')
 
 
 def test_a_spec_of_ones_own(tmp_path):

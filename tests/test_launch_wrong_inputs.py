@@ -3,10 +3,14 @@
 import pytest
 
 from t5x_lite import cli
+from tests import fake_cloud
+from tests import impatient
 
 TRAIN = 'train', '--gin_file=t5/1_1_small', '--workdir=gs://b/runs/small'
 TPU = 'tpu_vm', '--config=v5e_256'
 SLURM = 'slurm', '--config=gpu_8'
+# What may help where a zone has no TPUs free.
+TRIES = 'another --config.zone', 'capacity=spot', '=reserved', 'later'
 FITS = '--gin.Mesh.data=1', '--gin.Mesh.fsdp=-1'
 # What comes before `--` and after it: what the line says.
 WRONG = {
@@ -26,6 +30,26 @@ WRONG = {
     ['gke', '--config=v5e_265'],
     TRAIN,
     ['no such job spec', 'did you mean v5e_256?'],
+  ),
+  'a path from another folder': (
+    ['tpu_vm', '--config=launch/no/configs/v5e_4.py'],
+    TRAIN,
+    ['no such file of a job spec at --config', 'fix: --config=v5e_4, which'],
+  ),
+  'a folder for a job spec': (
+    ['tpu_vm', '--config=/tmp'],
+    TRAIN,
+    ['a folder is no job spec at --config; got /tmp'],
+  ),
+  'an empty job spec': (
+    ['tpu_vm', '--config='],
+    TRAIN,
+    ['no job spec is named at --config; expected a Python file, or one of'],
+  ),
+  'no slices': (
+    [*TPU, '--config.slices=0'],
+    TRAIN,
+    ['at --config.slices; got 0, expected 1 to 1,024'],
   ),
   'a field that is none': (
     [*TPU, '--config.zonne=us-west4-a'],
@@ -150,6 +174,74 @@ def test_wrong_inputs_are_told_in_a_line(
   assert not out and err.startswith('t5x_lite: ') and err.count('\n') == 1
   assert all(part in err for part in said), err
   assert not list(tmp_path.rglob('*.json'))
+
+
+# What gcloud says as TPUs are asked for, or their request has failed; what we do.
+CLOUD = {
+  'no project': (
+    {
+      'on': 'queued-resources describe',
+      'say': 'The required property [project] is not currently set.',
+    },
+    ['gcloud has no project', 'fix: --config.project=PROJECT'],
+  ),
+  'a zone that has no capacity now': (
+    {
+      'on': 'queued-resources create',
+      'say': 'RESOURCE_EXHAUSTED: There is no more capacity in the zone'
+      ' "us-west4-a"',
+    },
+    ['the zone has no such TPUs free', *TRIES],
+  ),
+  'a zone that has none later': (
+    {
+      'on': 'queue',
+      'set': {
+        'path': ['WAITING_FOR_RESOURCES', 'FAILED'],
+        'error': 'There is no more capacity in the zone "us-west4-a"',
+      },
+    },
+    ['no such TPUs free at queued resource small; got FAILED', *TRIES],
+  ),
+  'a zone that is none': (
+    {
+      'on': 'queued-resources describe',
+      'say': "PERMISSION_DENIED: Permission denied on 'locations/us-west4-a'"
+      ' (or it may not exist).',
+    },
+    ['there is no such zone for TPUs', 'fix: --config.zone=ZONE, one of'],
+  ),
+  'a kind that the zone lacks': (
+    {
+      'on': 'queued-resources create',
+      'say': 'INVALID_ARGUMENT: Accelerator type v5litepod-256 is not available'
+      ' in zone us-west4-a',
+    },
+    ['the zone does not have this kind or size', 'accelerator-types list'],
+  ),
+}
+
+
+@pytest.mark.parametrize('fault, said', CLOUD.values(), ids=CLOUD)
+def test_what_only_the_cloud_knows(fault, said, capsys, monkeypatch, tmp_path):
+  cloud = fake_cloud.Cloud(tmp_path)
+  for name, value in cloud.environment.items():
+    monkeypatch.setenv(name, value)
+  for module, name, value in impatient.PAUSES:
+    monkeypatch.setattr(module, name, value)
+  cloud.plan(fault)
+  python = f'--config.tpu_vm.python={tmp_path}/python'
+  assert cli.main(['launch', *TPU, python, '--', *TRAIN, *FITS]) == 6
+  err = capsys.readouterr().err
+  assert err.startswith('t5x_lite: ') and err.count('\n') == 1
+  assert all(part in err for part in said), err
+
+
+@pytest.mark.parametrize('verb', ['status', 'logs', 'watch', 'stop', 'delete'])
+def test_a_place_that_is_none_to_ask(command, verb):
+  said = command('launch', verb, '--backend=gk', 'NAME', code=2)
+  assert 'no such choice at --backend; got gk, expected one of tpu_vm' in said
+  assert 'did you mean gke?' in said and said.count('\n') == 1
 
 
 def test_a_spec_is_asked_of_one_job(command):
