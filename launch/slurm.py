@@ -185,8 +185,8 @@ def _submit(job, place, say):
 
 
 def where(job):
-  """Where the log of a Job is."""
-  return str(folder(job))
+  """The folder of a Job, in words."""
+  return str(folder(job)) if 'folder' in job.state else 'the queue of SLURM'
 
 
 def stands(job, say=None):

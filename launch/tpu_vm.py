@@ -328,7 +328,7 @@ def delete(job, force, say):
   if job.spec.tpu_vm.existing:
     say(f'{job.spec.tpu_vm.existing} was there before: it is not deleted')
   elif queueing.request(job, say) is None:
-    say('there is no queued resource of this name')
+    say(f'there is no queued resource {job.name}; the job is forgotten')
   else:
     say(f'deleting queued resource {job.name} and its VMs')
     queueing.release(job, say)

@@ -503,6 +503,44 @@ def test_stop_suspends_and_launch_goes_on(cloud, say):
   assert not cloud.read('kubernetes.json')['sets']
 
 
+def test_a_job_that_runs_does_not_change(cloud, say):
+  """What is stopped, or has ended, does."""
+  one = ONE, '--detach', '--config.gke.grace=1'
+  body = 'time.sleep(60)'
+  launch(say, cloud, body, *one)
+  said = launch(say, cloud, body, *one, '--config.restarts=3', code=2)
+  assert 'got --config.restarts: 3 (there: 10), expected what it was' in said
+  assert len(said.splitlines()) == 1 and 'launch stop tiny' in said
+  said = launch(say, cloud, body, *one)
+  assert 'tiny is there (' in said and 'going on with it' in said
+  say('stop', 'tiny')
+  changed = '--config.restarts=3', '--config.gke.namespace=default'
+  said = launch(say, cloud, 'print("ran")', ONE, *changed)
+  assert 'tiny has ended before (Suspended' in said and 'is replaced' in said
+  assert 'changes: --config.gke.grace: 300 (before: 1); --config.re' in said
+  assert '[0] ran' in said and 'tiny: Completed' in said
+  line = say('status').strip()
+  assert line.startswith('tiny  gke  v5e-4 (4 chips, 2x2, 1 host)  namespace')
+  assert line.endswith('of the current context  Completed, pods: 1 Succeeded')
+
+
+def test_another_machine_needs_no_image(cloud, say, monkeypatch):
+  where = '--backend=gke', '--config=v5e_4'
+  said = say('delete', 'tiny', *where, code=2)
+  assert 'here or in namespace default of the current context; got ti' in said
+  launch(say, cloud, 'print("ran")', ONE)
+  monkeypatch.setenv('T5X_LITE_STATE', str(cloud.folder / 'other'))
+  assert 'Completed' in say('status', 'tiny', *where)
+  assert '[0] ran' in say('logs', 'tiny', *where)
+  assert '[0] ran' in say('watch', 'tiny', *where)
+  assert 'has ended' in say('stop', 'tiny', *where)
+  # Nor what else none but a launch reads.
+  assert 'is deleted' in say(
+    'delete', 'tiny', *where, '--config.capacity=reserved'
+  )
+  assert not cloud.read('kubernetes.json')['sets']
+
+
 def test_a_watched_job_that_is_deleted(cloud, say, monkeypatch):
   """It stays forgotten, and who watches it is told."""
   launch(say, cloud, 'time.sleep(60)', ONE, '--config.gke.grace=1', '--detach')
@@ -555,8 +593,8 @@ def test_a_launcher_that_is_killed_loses_nothing(cloud, say, monkeypatch):
   where = ['--backend=gke', *SLICE[:2], SLICE[-1]]
   monkeypatch.setenv('T5X_LITE_STATE', str(cloud.folder / 'other'))
   assert 'Completed' in say('status', 'tiny', *where)
-  text = say('status', 'nobody', *where, code=6)
-  assert 'the cluster has no JobSet named nobody' in text
+  text = say('status', 'nobody', *where, code=2)
+  assert 'here or in namespace default of the current context' in text
 
 
 @pytest.mark.slow

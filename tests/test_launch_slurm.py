@@ -131,11 +131,85 @@ def test_what_was_refused_is_not_remembered(cloud, say):
   assert 'no such QOS' in refused
   assert 'no job was launched here' in say('status')
   where = '--backend=slurm', '--config=gpu_8'
-  assert 'other is forgotten' in say('delete', 'other', *where)
+  said = say('delete', 'other', *where, code=2)
+  assert 'no such job, here or in the queue of SLURM; got other' in said
   assert 'COMPLETED' in launch(say, cloud, 'pass')
-  said = say('slurm', *TINY, '--config.slurm.qos=no', '--', *STUB, code=2)
-  assert 'one that differs in --config.slurm; fix' in said
+  # What has ended may change, and is still there if what is new is refused.
+  said = launch(say, cloud, 'pass', '--config.slurm.qos=no', code=6)
+  assert 'tiny changes: --config.slurm.qos: no (before: none)\n' in said
+  assert 'tiny has ended before (SLURM job ' in said
+  assert 'COMPLETED on 2 nodes, 00:00:01, exit code 0): it is repl' in said
+  assert 'no such QOS' in said
   assert 'COMPLETED' in say('status', 'tiny')
+
+
+def test_a_job_that_runs_does_not_change(cloud, say, monkeypatch):
+  """It is told what differs; the same launch goes on with it."""
+  body, time_ = 'time.sleep(60)', ['--detach', '--config.env.A=1']
+  launch(say, cloud, body, *time_)
+  while 'RUNNING' not in say('status', 'tiny'):
+    time.sleep(0.05)
+  again = functools.partial(launch, say, cloud, body, *time_)
+  said = again('--config.restarts=3', '--config.env.A=secret', code=2)
+  assert 'was launched otherwise, and is there at --name=tiny' in said
+  assert 'got --config.env.A: a value (there: a value); --config.re' in said
+  assert '--config.restarts: 3 (there: 10), expected what it was' in said
+  assert 'as it is SLURM job ' in said and 'launch stop tiny lets it' in said
+  assert 'secret' not in said and len(said.splitlines()) == 1
+  said = again()
+  assert 'tiny is there (SLURM job ' in said and 'going on with it' in said
+  assert (
+    len(cloud.calls('sbatch')) == 1 and jobs.find('tiny').spec.restarts == 10
+  )
+  # Of what another machine has launched, the script tells.
+  monkeypatch.setenv('T5X_LITE_STATE', str(cloud.folder / 'other'))
+  said = again('--config.restarts=3', code=2)
+  assert 'got restarts=3  # at most, expected /' in said
+  assert 'going on with it' in again()
+  assert 'is cancelled' in say('delete', 'tiny', '--force')
+
+
+def test_files_of_a_job_that_runs_do_not_change(cloud, say, tmp_path):
+  mine = '--detach', '--config.files=mine'
+  (tmp_path / 'mine').write_text('one')
+  launch(say, cloud, 'time.sleep(60)', *mine)
+  (tmp_path / 'mine').write_text('two')
+  said = launch(say, cloud, 'time.sleep(60)', *mine, code=2)
+  assert 'got mine: what it is now (there: another), expected' in said
+
+
+def test_jobs_are_listed_with_their_state(cloud, say):
+  """Also of those that cannot be asked for."""
+  launch(say, cloud, 'time.sleep(60)', '--detach')
+  (jobs.folder() / 'broken.json').write_text('{')
+  gone = jobs.Job('gone', 'slurm', jobs.load('gpu_8').to_dict(), ['train'])
+  gone.save()
+  while 'RUNNING' not in say('status'):
+    time.sleep(0.05)
+  first, second, third = say('status').splitlines()
+  assert first.startswith('broken  what is remembered of a job is damaged')
+  assert second.endswith(
+    '1 node of 8 GPUs  the queue of SLURM  nothing is there'
+  )
+  folder = pathlib.Path.cwd() / '.t5x_lite_jobs' / 'tiny'
+  start = f'tiny  slurm  2 nodes of 1 GPU  {folder}  SLURM job '
+  assert third.startswith(start) and 'RUNNING on 2 nodes' in third
+  cloud.plan(squeue=['Invalid user'] * 2)
+  shown = say('status').splitlines()
+  assert [line.count('not known how: squeue') for line in shown] == [0, 1, 1]
+
+
+def test_what_is_known_here_alone_is_forgotten(cloud, say):
+  jobs.Job('gone', 'slurm', jobs.load('gpu_8').to_dict(), ['train']).save()
+  assert 'gone is forgotten' in say('delete', 'gone')
+  assert 'no job was launched here' in say('status')
+
+
+@pytest.mark.parametrize('verb', ['status', 'logs', 'watch', 'stop', 'delete'])
+def test_a_job_that_nobody_knows(cloud, say, verb):
+  jobs.Job('mine', 'slurm', jobs.load('gpu_8').to_dict(), ['train']).save()
+  said = say(verb, 'mien', '--backend=slurm', '--config=gpu_8', code=2)
+  assert 'here or in the queue of SLURM; got mien; did you mean mine?' in said
 
 
 def test_a_full_disk(cloud, say, tmp_path):
@@ -463,8 +537,7 @@ def test_a_job_is_found_from_another_machine(cloud, say, monkeypatch, tmp_path):
   where = ['--backend=slurm', '--config=gpu_8']
   assert 'COMPLETED' in say('status', 'tiny', *where)
   assert 'rank 1 of 2' in say('logs', 'tiny', *where)
-  text = say('status', 'nobody', *where, code=6)
-  assert 'SLURM knows no job named nobody' in text
+  assert 'log stay in' in say('delete', 'tiny', *where)
 
 
 @pytest.mark.slow

@@ -665,7 +665,7 @@ def test_a_job_is_found_from_elsewhere(
   assert said.count('] ends with 0') == 2 and 'my-run is done' in said
   command('launch', 'delete', 'my-run')
   said = command('launch', 'watch', 'my-run', *where, code=2)
-  assert 'give the command by which it was launched once more' in said
+  assert 'there is no such job, here or in us-west4-a; got my-run' in said
 
 
 @pytest.fixture
@@ -758,16 +758,65 @@ def test_a_job_that_is_deleted_while_tpus_are_asked_for(
   assert cloud.state()['queued'] == {} and not jobs.known()
 
 
-def test_a_job_may_be_tried_for_longer(cloud, launch):
-  """The same command with more time is the same job; others are not."""
+def test_a_job_that_runs_does_not_change(cloud, launch, command, tmp_path):
+  """But for what only we read; once it has ended, it is replaced."""
   one = '--config.accelerator=v5e-1', '--detach'
-  launch(*one)
-  said = launch(*one, '--config.tpu_vm.wait=48', '--config.restarts=20')
-  assert 'was launched here before: going on' in said
-  spec = jobs.find('my-run').spec
-  assert (spec.tpu_vm.wait, spec.restarts) == (48, 20)
-  said = launch(*one, '--config.capacity=spot', code=2)
-  assert 'another job of this name was launched here' in said
+  waits = '--config.env.STUB_CODES=wait'
+  launch(*one, waits)
+  for option in '--config.tpu_vm.wait=48', '--config.delete_when_done=true':
+    assert 'it runs on all of them' in launch(*one, waits, option)
+  kept = jobs.find('my-run').spec
+  assert kept.delete_when_done and kept.tpu_vm.wait == 24
+  launch(*one, waits)
+  for option, differs in {
+    '--config.restarts=20': '--config.restarts: 20 (there: 10)',
+    '--config.capacity=spot': '--config.capacity: spot (there: on_demand)',
+  }.items():
+    said = launch(*one, waits, option, code=2)
+    assert f'got {differs}, expected what it was launched with' in said
+    assert 'as it is ACTIVE, running; fix: t5x_lite launch stop' in said
+  line = command('launch', 'status').strip()
+  assert line.startswith('my-run  tpu_vm  v5e-1 (')
+  assert line.endswith('us-west4-a  ACTIVE, running')
+  command('launch', 'stop', 'my-run')
+  said = launch(*one, waits, '--config.capacity=spot', code=2)
+  assert 'as it is ACTIVE, ended; fix: t5x_lite launch delete my-run' in said
+  start = [*cloud.start, '--step=all']
+  said = launch(one[0], '--config.restarts=20', start=start)
+  assert 'my-run has ended before (code 143): it is replaced' in said
+  assert '--config.restarts: 20 (before: 10)' in said
+  assert 'my-run is done' in said
+  assert len(cloud.calls('queued-resources', 'create')) == 1
+
+
+def test_what_got_no_tpus_may_change_its_zone(cloud, launch):
+  """Its request, which counts against quota, does not stay where it was."""
+  fails = {'path': ['FAILED'], 'error': 'There is no more capacity in the zone'}
+  cloud.plan({'on': 'queue', 'set': fails})
+  one = '--config.accelerator=v5e-1', '--config.env.STUB_CODES=0'
+  assert 'no such TPUs free' in launch(*one, code=6)
+  said = launch(*one, '--config.zone=us-west1-c')
+  assert 'my-run has ended before (FAILED): it is replaced' in said
+  assert '--config.zone: us-west1-c (before: us-west4-a)' in said
+  assert 'my-run is done' in said
+  (asked,) = cloud.calls('queued-resources', 'delete')
+  assert '--zone=us-west4-a' in asked
+
+
+def test_a_job_that_nobody_knows(cloud, small, command):
+  """Nothing is deleted, and no wheel is asked for."""
+  small()
+  where = (
+    '--backend=tpu_vm',
+    '--config=v5e_4',
+    '--config.tpu_vm.wheel=/none.whl',
+  )
+  for verb in 'status', 'logs', 'watch', 'stop', 'delete':
+    said = command('launch', verb, 'my-rum', *where, code=2)
+    assert 'no such job, here or in us-west4-a; got my-rum; did you' in said
+    assert 'did you mean my-run?' in said and said.count('\n') == 1
+  assert 'job is forgotten' in command('launch', 'delete', 'my-run')
+  assert 'no job was launched here' in command('launch', 'status')
 
 
 @pytest.mark.parametrize('verb', ['status', 'logs', 'watch', 'stop', 'delete'])

@@ -176,7 +176,7 @@ def test_wrong_inputs_are_told_in_a_line(
   assert not list(tmp_path.rglob('*.json'))
 
 
-# What gcloud says as TPUs are asked for, or their request has failed; what we do.
+# What gcloud says as TPUs are asked for, or of their request; and what we do.
 CLOUD = {
   'no project': (
     {
