@@ -108,7 +108,7 @@ def _words(command):
     if equals or value:
       found[name].append(value)
     option = None if equals or not word.startswith('--') else name
-  return found
+  return {name: ', '.join(said) or 'given' for name, said in found.items()}
 
 
 def _compare(old, new):
@@ -125,7 +125,7 @@ def _compare(old, new):
 
 def _value(value):
   if isinstance(value, list | tuple):
-    return ', '.join(map(str, value)) or 'there'
+    return ', '.join(map(str, value)) or 'none'
   return 'none' if value in (None, '') else str(value)
 
 
