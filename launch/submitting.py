@@ -139,7 +139,9 @@ def _name(options, started):
 
 def act(options, say):
   """status, logs, watch, stop or delete, of a job that was launched."""
-  asked = options.backend or options.config or options.config_bindings
+  asked = (
+    options.backend or options.config_bindings or options.config is not None
+  )
   if options.name is None:
     if asked:
       raise errors.ConfigError(
@@ -177,7 +179,7 @@ def act(options, say):
 
 def _elsewhere(options):
   """A Job that another machine launched, by its name and spec alone."""
-  if not (options.backend and options.config):
+  if not options.backend or options.config is None:
     raise errors.ConfigError(
       'no job of this name was launched here',
       got=options.name,
