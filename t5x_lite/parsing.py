@@ -16,9 +16,9 @@ class Parser(argparse.ArgumentParser):
   def _check_value(self, action, value):
     """As argparse's own, with the nearest of the choices."""
     if action.choices is not None and value not in action.choices:
+      name = '/'.join(action.option_strings) or action.dest
       raise errors.ConfigError(
-        'no such choice',
-        where='/'.join(action.option_strings) or action.dest,
+        f'argument {name}: no such choice',
         got=value,
         expected='one of ' + ', '.join(map(str, action.choices)),
         choices=action.choices,

@@ -240,7 +240,9 @@ def test_what_only_the_cloud_knows(fault, said, capsys, monkeypatch, tmp_path):
 @pytest.mark.parametrize('verb', ['status', 'logs', 'watch', 'stop', 'delete'])
 def test_a_place_that_is_none_to_ask(command, verb):
   said = command('launch', verb, '--backend=gk', 'NAME', code=2)
-  assert 'no such choice at --backend; got gk, expected one of tpu_vm' in said
+  assert (
+    'argument --backend: no such choice; got gk, expected one of tpu' in said
+  )
   assert 'did you mean gke?' in said and said.count('\n') == 1
 
 
