@@ -44,7 +44,8 @@ def submit(options, run, say):
   bundle.check_paths(started, shared, accelerator)
   if run is not None:
     bundle.check_mesh(run, accelerator)
-    fitting.check(run, accelerator)
+    environ = dict(os.environ) | config.env.to_dict()
+    fitting.check(run, accelerator, environ)
   command, files = bundle.make(options.start, started, run, shared)
   job = jobs.Job(
     _name(options, started),

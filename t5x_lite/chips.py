@@ -15,6 +15,9 @@ X: descriptions of GPUs for XLA's compiler (xla/backends/gpu/target_config),
 """
 
 import dataclasses
+import os
+
+from t5x_lite import errors
 
 _GIB = 2**30
 _MIB = 2**20
@@ -32,7 +35,7 @@ class Chip:
     fp8: the same of float8; None: not published, or done as bfloat16.
     hbm: bytes of memory, as the vendor states them.
     hbm_usable: bytes of it that programs get; of GPUs all that the driver
-      shows, of which JAX takes three quarters unless it is told otherwise.
+      shows, of which JAX takes a share: `available`.
     hbm_bandwidth: bytes a second.
     links: of a chip to its neighbours, or to the switch of its node.
     link_bandwidth: bytes a second and direction of one link.
@@ -72,6 +75,21 @@ class Chip:
     """Bytes a second and direction of a host into the data-centre network."""
     return self.dcn_bandwidth and self.dcn_bandwidth * self.host_chips
 
+  @property
+  def networks(self):
+    """What joins chips of a slice or node, and what slices or nodes."""
+    return ('ici', 'dcn') if self.dimensions else ('nvlink', 'network')
+
+  def available(self, environ=None):
+    """Bytes of memory that JAX takes.
+
+    Args:
+      environ: variables of a run; default: those of this process.
+    """
+    if self.dimensions:
+      return self.hbm_usable
+    return int(self.hbm_usable * gpu_share(environ))
+
   def rings(self, shape):
     """Which sides of a slice are closed, for a shape such as (8, 16)."""
     if self.dimensions == 3:  # by optical switches, between whole cubes
@@ -80,6 +98,9 @@ class Chip:
     return tuple(side == self.ring for side in shape)
 
 
+# Variables that say what share of a GPU's memory JAX takes, the old one last.
+SHARE = 'XLA_CLIENT_MEM_FRACTION', 'XLA_PYTHON_CLIENT_MEM_FRACTION'
+_SHARE = 0.75  # GpuAllocatorConfig of XLA, 2026
 # What is reached of a TPU link's nominal bandwidth: 45 of 50 GB/s, 90 of 100.
 LINK_REACHED = 0.9  # B
 
@@ -255,6 +276,43 @@ _TABLE = (
   ),
 )
 CHIPS = {chip.kind: chip for chip in _TABLE}
+
+
+def gpu_share(environ=None):
+  """The share of a GPU's memory that JAX takes, at most 1.
+
+  As jaxlib 0.10.2 reads it (xla_client.generate_pjrt_gpu_plugin_options). A
+  pool that grows, XLA_PYTHON_CLIENT_PREALLOCATE=false, has the same limit;
+  without a pool, XLA_PYTHON_CLIENT_ALLOCATOR=platform, there is none.
+
+  Args:
+    environ: variables of a run; default: those of this process.
+
+  Raises:
+    ConfigError: the share is no number above 0, or is given twice.
+  """
+  environ = os.environ if environ is None else environ
+  given = {name: environ[name] for name in SHARE if environ.get(name)}
+  if len(given) > 1:
+    raise errors.ConfigError(
+      "the share of a GPU's memory is set twice",
+      got=' and '.join(f'{name}={text}' for name, text in given.items()),
+      expected=f'{SHARE[0]} alone: the other is deprecated',
+    )
+  for name, text in given.items():
+    try:
+      share = float(text)
+    except ValueError:
+      share = 0.0
+    if not share > 0:
+      raise errors.ConfigError(
+        'not a share of memory', where=name, got=text, expected='such as 0.9'
+      )
+    break
+  else:
+    share = _SHARE
+  no_pool = environ.get('XLA_PYTHON_CLIENT_ALLOCATOR', '').lower() == 'platform'
+  return 1.0 if no_pool else min(share, 1.0)
 
 
 def find(device_kind):

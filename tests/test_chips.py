@@ -8,6 +8,7 @@ import pytest
 
 from t5x_lite import accelerators
 from t5x_lite import chips
+from t5x_lite import errors
 
 ALL = chips.CHIPS.values()
 TPUS = [chip for chip in ALL if chip.kind in accelerators.KINDS]
@@ -94,3 +95,48 @@ def test_prices_are_of_known_chips_and_say_whence():
       r'20\d\d-\d\d', price['as_of']
     )
     assert price['source']
+
+
+NEW, OLD = chips.SHARE
+
+
+@pytest.mark.parametrize(
+  'environ, share',
+  [
+    ({}, 0.75),
+    ({NEW: '0.9'}, 0.9),
+    ({OLD: '.5', NEW: ''}, 0.5),
+    ({NEW: '1.5'}, 1.0),
+    ({'XLA_PYTHON_CLIENT_PREALLOCATE': 'false'}, 0.75),
+    ({'XLA_PYTHON_CLIENT_ALLOCATOR': 'Platform'}, 1.0),
+  ],
+)
+def test_jax_takes_a_share_of_a_gpu_and_all_of_a_tpu(
+  environ, share, monkeypatch
+):
+  h100, v5e = chips.CHIPS['h100'], chips.CHIPS['v5e']
+  assert h100.available(environ) == int(share * h100.hbm_usable)
+  assert v5e.available(environ) == v5e.hbm_usable
+  for name in (NEW, OLD):
+    monkeypatch.delenv(name, raising=False)
+  for name, text in environ.items():
+    monkeypatch.setenv(name, text)
+  assert h100.available() == int(share * h100.hbm_usable)
+  options = jax_options()
+  if not chips.gpu_share() == 1.0:
+    assert options.get('memory_fraction', 0.75) == share
+
+
+def jax_options():
+  """What jaxlib itself reads of the environment."""
+  from jaxlib import xla_client
+
+  return xla_client.generate_pjrt_gpu_plugin_options()
+
+
+@pytest.mark.parametrize(
+  'environ', [{NEW: '0.9', OLD: '0.9'}, {NEW: 'much'}, {OLD: '0'}, {NEW: 'nan'}]
+)
+def test_a_share_that_jax_would_not_take_is_refused(environ):
+  with pytest.raises(errors.ConfigError, match='share'):
+    chips.gpu_share(environ)

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from t5x_lite import accelerators
+from t5x_lite import chips
 from t5x_lite import cli
 from t5x_lite import config
 from t5x_lite import errors
@@ -130,6 +131,67 @@ def test_what_does_not_fit_is_told_with_both_sizes():
     '11.00 GiB; by estimate'
   )
   assert 'parameters' in lines[2] and 'nearest change' in lines[3]
+
+
+def gpu_case():
+  """The program of four chips, as if it were of a node of GPUs."""
+  run, _ = make_programs.case('t5_fsdp')
+  return run, accelerators.parse('h100-4')
+
+
+def test_what_jax_takes_of_a_gpu_is_what_there_is(monkeypatch):
+  run, gpus = gpu_case()
+  monkeypatch.delenv(chips.SHARE[1], raising=False)
+  whole = chips.CHIPS['h100'].hbm_usable
+  lines = []
+  for share, fits in (('0.75', True), ('0.00001', False)):
+    monkeypatch.setenv(chips.SHARE[0], share)
+    for found in (
+      figures.of(run, gpus, compiled('t5_fsdp')),
+      figures.without(
+        run,
+        gpus,
+        {'replica': 1, 'data': 1, 'fsdp': 4} | {'tensor': 1, 'sequence': 1},
+      ),
+    ):
+      assert found['fits'] == fits
+      assert found['hbm'] == int(float(share) * whole)
+      report.tell(found, lines.append)
+  said = [line for line in lines if ' that JAX takes of 79.11 GiB' in line]
+  assert len(said) == 4
+  assert 'of 59.33 GiB that JAX takes' in said[0]
+  assert 'does not fit: needs' in said[2]
+  assert 'does not fit by estimate' in said[3]
+
+
+def test_gpus_exchange_by_other_names():
+  run, gpus = gpu_case()
+  found = figures.of(run, gpus, compiled('t5_fsdp'))
+  assert {e['network'] for e in found['collectives']} == {'nvlink'}
+  assert found['times']['nvlink'] > 0 and 'ici' not in found['times']
+  run, tpus = make_programs.case('t5_fsdp')
+  found = figures.of(run, tpus, compiled('t5_fsdp'))
+  assert {e['network'] for e in found['collectives']} == {'ici'}
+  assert 'nvlink' not in found['times']
+
+
+def test_what_lies_whole_is_told(capsys):
+  argv = ['plan', '--gin_file=gpt3/small', '--topology=v5e-8', '--analytic']
+  argv += ['--gin.Mesh.data=1', '--gin.Mesh.tensor=4', '--gin.Mesh.fsdp=2']
+  assert cli.main(argv) == 0
+  told = 'not sharded over vocab, as the mesh does not divide it'
+  assert capsys.readouterr().out.count(told) == 1
+  assert cli.main([*argv, '--json']) == 0
+  [line] = json.loads(capsys.readouterr().out)['unsharded']
+  assert line.startswith(told) and '50257' in line
+  run, tpus = make_programs.case('t5_fsdp')
+  odd = dataclasses.replace(
+    run, model=dataclasses.replace(run.model, mlp_dim=3 * 5)
+  )
+  mesh = {'replica': 1, 'data': 1, 'fsdp': 1, 'tensor': 4, 'sequence': 1}
+  said = figures.unsharded(odd, tpus, mesh)
+  assert said and all('over mlp' in line for line in said)
+  assert not figures.of(run, tpus, compiled('t5_fsdp'))['unsharded']
 
 
 @pytest.mark.parametrize(
@@ -297,6 +359,50 @@ def test_a_compiler_that_fails_is_told_by_its_last_words(monkeypatch, tmp_path):
     compiling.compile(wrong, accelerator)
   assert 'Mesh does not fit 4 devices' in str(e.value) or e.value.__notes__
   assert not list(compiling.folder().glob('[!.]*'))  # nothing is kept of it
+
+
+def test_a_full_disk_is_told_in_one_message(monkeypatch, tmp_path):
+  """The compiler's process may write less than a program takes."""
+  monkeypatch.setenv('T5X_LITE_CACHE', str(tmp_path))
+  monkeypatch.setattr(compiling, '_check_compiler', lambda platform: None)
+  code = (
+    'import pathlib, resource, sys; from t5x_lite import storage; '
+    'from t5x_lite.planning import compiler; '
+    'resource.setrlimit(resource.RLIMIT_FSIZE, (999, 999)); '
+    'compiler.compile_to = lambda request, folder: '
+    "storage.write_text(folder / 'facts.json', 'x' * 9999); "
+    'sys.exit(compiler.main(sys.argv[3:]))'
+  )
+  start = subprocess.Popen
+  monkeypatch.setattr(
+    compiling.subprocess,
+    'Popen',
+    lambda command, **options: start(
+      [sys.executable, '-c', code, *command[1:]], **options
+    ),
+  )
+  run, accelerator = make_programs.case('t5_fsdp')
+  monkeypatch.setattr(compiling, 'request', lambda *_: {'platform': 'tpu'})
+  with pytest.raises(errors.StorageError, match='cannot keep') as e:
+    compiling.compile(run, accelerator)
+  assert str(tmp_path / 'plans') in str(e.value)
+  assert 'XDG_CACHE_HOME' in e.value.fix and e.value.exit_code == 7
+  assert not list(compiling.folder().glob('*'))
+
+
+def test_a_folder_that_takes_nothing_is_told_in_one_message(
+  monkeypatch, tmp_path
+):
+  monkeypatch.setenv('T5X_LITE_CACHE', str(tmp_path))
+  monkeypatch.setattr(compiling, '_check_compiler', lambda platform: None)
+
+  def full(**_):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(compiling.tempfile, 'mkdtemp', full)
+  with pytest.raises(errors.StorageError, match='No space left') as e:
+    compiling.compile(*make_programs.case('t5_fsdp'))
+  assert str(tmp_path / 'plans') in str(e.value)
 
 
 def test_a_compiler_ends_with_whoever_asked(tmp_path):

@@ -16,6 +16,8 @@ import sys
 import threading
 import time
 
+from t5x_lite import errors
+
 _MEMORY = (
   'argument_size_in_bytes',
   'output_size_in_bytes',
@@ -42,6 +44,7 @@ def compile_to(request, folder):
 
   from t5x_lite import partitioning
   from t5x_lite import record
+  from t5x_lite import storage
   from t5x_lite import train
   from t5x_lite.data import shapes
 
@@ -68,13 +71,13 @@ def compile_to(request, folder):
         name.removesuffix('_in_bytes'): getattr(memory, name)
         for name in _MEMORY
       }
-      with gzip.open(folder / 'program.hlo.gz', 'wt', 3) as file:
-        file.write(compiled.as_text())
+      text = gzip.compress(compiled.as_text().encode(), 3)
+      storage.write_bytes(folder / 'program.hlo.gz', text)
   used = resource.getrusage(resource.RUSAGE_SELF)
   facts['seconds'] = time.monotonic() - start
   facts['cpu_seconds'] = used.ru_utime + used.ru_stime
   facts['rss'] = used.ru_maxrss * 1024
-  (folder / 'facts.json').write_text(json.dumps(facts))
+  storage.write_text(folder / 'facts.json', json.dumps(facts))
 
 
 def chips(request):
@@ -120,7 +123,10 @@ def main(argv):
   os.environ['TPU_SKIP_MDS_QUERY'] = '1'  # no machine of Google's to ask
   os.environ['ALLOW_MULTIPLE_LIBTPU_LOAD'] = '1'  # several plans at once
   with contextlib.suppress(KeyboardInterrupt):
-    compile_to(request, pathlib.Path(argv[1]))
+    try:
+      compile_to(request, pathlib.Path(argv[1]))
+    except errors.StorageError as e:  # the disk has no room for a log, either
+      return e.exit_code
     return 0
   return 130
 

@@ -145,6 +145,7 @@ def compile(run, accelerator, fast=False):  # noqa: A001
   Raises:
     ConfigError: no compiler for these chips is installed.
     DeviceError: the compiler failed.
+    StorageError: the folder of programs can't be written.
   """
   asked = request(run, accelerator, fast)
   kept = home(run, accelerator, fast)
@@ -224,9 +225,12 @@ def _compile(asked, home):
     with contextlib.suppress(OSError):
       if time.time() - left.stat().st_mtime > _OLD:
         shutil.rmtree(left)
-  made = pathlib.Path(tempfile.mkdtemp(dir=home.parent, prefix=_MAKING))
+  with _keeping(home.parent):
+    made = pathlib.Path(tempfile.mkdtemp(dir=home.parent, prefix=_MAKING))
   try:
-    (made / 'request.json').write_text(json.dumps(asked))
+    with _keeping(home.parent):
+      (made / 'request.json').write_text(json.dumps(asked))
+      (made / 'log').touch()
     command = [sys.executable, '-m', 't5x_lite.planning.compiler']
     command += [str(made / 'request.json'), str(made)]
     with (
@@ -239,15 +243,38 @@ def _compile(asked, home):
         code = process.wait()
       finally:
         process.kill()
+    if code == errors.StorageError.exit_code:
+      raise _unwritten(home.parent)
     if code:
       raise _failed(code, (made / 'log').read_text(errors='replace'))
-    try:
-      made.rename(home)
-    except OSError:
-      if not (home / 'facts.json').exists():  # else another did it meanwhile
-        raise
+    with _keeping(home.parent):
+      try:
+        made.rename(home)
+      except OSError:
+        if not (home / 'facts.json').exists():  # else another did it meanwhile
+          raise
   finally:
     shutil.rmtree(made, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _keeping(folder):
+  """Around what writes there."""
+  try:
+    yield
+  except OSError as e:
+    raise _unwritten(folder, e.strerror) from e
+
+
+def _unwritten(folder, why=None):
+  free = shutil.disk_usage(folder).free
+  return errors.StorageError(
+    'cannot keep what is compiled',
+    where=folder,
+    got=f'{why or "no room or no right to write"}, {free / 2**20:.0f} MiB free',
+    fix='free some, or choose another folder by T5X_LITE_CACHE or '
+    'XDG_CACHE_HOME',
+  )
 
 
 def _failed(code, log):

@@ -6,6 +6,8 @@ import dataclasses
 from t5x_lite import chips
 from t5x_lite import data
 from t5x_lite import flops
+from t5x_lite import models
+from t5x_lite import partitioning
 from t5x_lite.nn.kernels import splash
 from t5x_lite.planning import analytic
 from t5x_lite.planning import collectives
@@ -44,13 +46,16 @@ def of(run, accelerator, compiled, fast=False, rates=None):
     A dict of plain values, in bytes, operations and seconds.
   """
   chip = chips.CHIPS[accelerator.kind]
+  too_much = _too_much(accelerator, compiled, chip.available())
   found = {
     'level': 'fast' if fast else 'compiled',
     'accelerator': _name(accelerator),
     'devices': accelerator.devices,
     'mesh': compiled.mesh,
-    'fits': compiled.too_much is None,
-    'hbm': chip.hbm_usable,
+    'fits': too_much is None,
+    'hbm': chip.available(),
+    'hbm_whole': chip.hbm_usable,
+    'unsharded': unsharded(run, accelerator, compiled.mesh),
     'notes': _notes(run, accelerator),
     'compile': {
       'seconds': compiled.seconds,
@@ -59,10 +64,10 @@ def of(run, accelerator, compiled, fast=False, rates=None):
       'cached': compiled.cached,
     },
   }
-  if compiled.too_much:
+  if too_much:
     estimate = without(run, accelerator, compiled.mesh)
     return found | {
-      'too_much': compiled.too_much,
+      'too_much': too_much,
       'estimate': estimate['memory'],
       'fix': fitting.nearest(run, accelerator),
     }
@@ -79,7 +84,7 @@ def of(run, accelerator, compiled, fast=False, rates=None):
     'memory': _memory(run, compiled),
     'flops': work,
     'collectives': _collectives(module, runs, exchanges, net, compiled.mesh),
-    'times': dataclasses.asdict(times),
+    'times': _times(times, chip),
     'unknown_loops': unknown,
   }
   return found | speed(run, accelerator, times.total)
@@ -106,8 +111,10 @@ def without(run, accelerator, sizes):
     'accelerator': _name(accelerator),
     'devices': accelerator.devices,
     'mesh': sizes,
-    'fits': estimate.total <= chip.hbm_usable,
-    'hbm': chip.hbm_usable,
+    'fits': estimate.total <= chip.available(),
+    'hbm': chip.available(),
+    'hbm_whole': chip.hbm_usable,
+    'unsharded': unsharded(run, accelerator, sizes),
     'memory': {
       'peak': estimate.total,
       'families': estimate.families,
@@ -116,6 +123,40 @@ def without(run, accelerator, sizes):
     },
     'flops': {'model': halved, 'model_attention_whole': whole},
   }
+
+
+def unsharded(run, accelerator, sizes):
+  """A line for each parameter that lies whole, as the mesh does not divide it.
+
+  So does what is made by it: logits of a vocabulary that no `tensor` divides.
+  """
+  model = models.build(run.model)
+  mesh = analytic.mesh_on(sizes, accelerator)
+  return partitioning.unsharded(model.abstract, model.axes, mesh)
+
+
+def _too_much(accelerator, compiled, room):
+  """{needed, available} bytes of what does not fit, or None.
+
+  Compilers of TPUs refuse it themselves; that of GPUs knows nothing of the
+  share that JAX takes.
+  """
+  if compiled.too_much or accelerator.is_tpu:
+    return compiled.too_much
+  needed = _whole(compiled, memory.peak(compiled.module))
+  return {'needed': needed, 'available': room} if needed > room else None
+
+
+def _whole(compiled, peak):
+  """Bytes at the peak: as the compiler says, else what was followed."""
+  return compiled.memory.get('peak_memory', 0) or peak.bytes
+
+
+def _times(times, chip):
+  """Times as a dict, exchanges by what joins these chips."""
+  names = dict(zip(('ici', 'dcn'), chip.networks))
+  found = dataclasses.asdict(times)
+  return {names.get(name, name): seconds for name, seconds in found.items()}
 
 
 def _notes(run, accelerator):
@@ -191,7 +232,7 @@ def _memory(run, compiled):
     sums[kinds.of(buffer)] += buffer.bytes
   code = compiled.memory.get('generated_code_size', 0)
   sums[families.CODE] = code
-  whole = compiled.memory.get('peak_memory', 0) or peak.bytes
+  whole = _whole(compiled, peak)
   sums[families.REST] = max(0, whole - peak.bytes - code)
   named = [
     {
@@ -227,7 +268,7 @@ def _collectives(module, runs, exchanges, net, mesh):
     computation = module.computations[name]
     for x in exchanges[name]:
       axes = collectives.axes(x.groups, mesh)
-      across = 'dcn' if net.crosses(x.groups) else 'ici'
+      across = net.chip.networks[net.crosses(x.groups)]
       ici, dcn, _ = net.seconds(x)
       hidden = collectives.overlapped(module, computation, x)
       entry = groups.setdefault(

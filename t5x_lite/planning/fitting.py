@@ -19,12 +19,13 @@ MARGIN = 0.85
 _SHOWN = 0.02  # of the total, from which on a family is told
 
 
-def check(run, accelerator):
+def check(run, accelerator, environ=None):
   """Refuses a run whose step can't fit in the memory of a chip.
 
   Args:
     run: specs.Run, whose mesh and batch fit the accelerator.
     accelerator: accelerators.Accelerator.
+    environ: variables that it will have; default: those of this process.
 
   Raises:
     ConfigError: says what it needs, and the nearest change that fits.
@@ -32,7 +33,7 @@ def check(run, accelerator):
   chip = chips.CHIPS.get(accelerator.kind)
   if chip is None:  # GPUs of any kind, and chips that nobody measured
     return
-  place = _Place.of(accelerator, chip)
+  place = _Place.of(accelerator, chip, environ)
   slices = accelerator.slices if accelerator.is_tpu else 1
   sizes = partitioning.check_mesh(run.mesh, accelerator.devices, slices)
   _check(run, sizes, place)
@@ -45,9 +46,10 @@ def check_devices(run, mesh):
     return
   chip = chips.find(device.device_kind)
   stats = device.memory_stats() or {}
-  room = stats.get('bytes_limit') or (chip and chip.hbm_usable)
+  room = stats.get('bytes_limit') or (chip and chip.available())
   if room:
-    place = _Place(device.platform, device.device_kind, room)
+    whole = chip.hbm_usable if chip else room
+    place = _Place(device.platform, device.device_kind, room, whole)
     _check(run, dict(mesh.shape), place)
 
 
@@ -72,16 +74,18 @@ class _Place:
     platform: and device_kind, as JAX calls them.
     device_kind: see platform.
     room: bytes of a device that programs get.
+    whole: what JAX takes them of: more, of GPUs.
     larger: (name, devices, slices) of what has more devices.
   """
 
   platform: str
   device_kind: str
   room: int
+  whole: int
   larger: tuple = ()
 
   @classmethod
-  def of(cls, accelerator, chip):
+  def of(cls, accelerator, chip, environ=None):
     larger = []
     if accelerator.is_tpu:
       of_kind = [
@@ -93,6 +97,7 @@ class _Place:
     return cls(
       'tpu' if accelerator.is_tpu else 'gpu',
       chip.device_kinds[0],
+      chip.available(environ),
       chip.hbm_usable,
       tuple((x.name, x.devices, x.slices) for x in larger),
     )
@@ -113,11 +118,17 @@ def _check(run, sizes, place):
   said = ', '.join(
     f'{name} {_gib(n)}' for name, n in parts if n >= _SHOWN * found.total
   )
+  taken = ''
+  if place.platform == 'gpu' and place.room < place.whole:
+    taken = (
+      f', which JAX takes of {place.whole / 2**30:.2f}: {chips.SHARE[0]} says '
+      'what share'
+    )
   raise errors.ConfigError(
     'the run does not fit in memory',
     got=f'about {_gib(found.total)} GiB of a device, in the {found.moment}'
     f' ({said})',
-    expected=f'{place.room / 2**30:.2f} GiB at most',
+    expected=f'{place.room / 2**30:.2f} GiB at most{taken}',
     fix=_fix(run, sizes, place),
   )
 

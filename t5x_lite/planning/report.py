@@ -24,12 +24,15 @@ def tell(figures, say=print):
     over = much['needed'] - much['available']
     say(
       f'does not fit: needs {gib(much["needed"])} of a chip that gives '
-      f'{gib(much["available"])}: over by {gib(over)}; by estimate'
+      f'{gib(much["available"])}{_taken(figures)}: over by {gib(over)}; by '
+      'estimate'
     )
     _bars(figures['estimate']['families'], say)
     say(f'the nearest change that fits by estimate: {figures["fix"]}')
+    _unsharded(figures, say)
     return
   _memory(figures, say)
+  _unsharded(figures, say)
   _work(figures, say)
   _exchanged(figures, say)
   _time(figures, say)
@@ -52,11 +55,12 @@ def _analytic(figures, say):
   memory = figures['memory']
   verb = 'fits' if figures['fits'] else 'does not fit'
   say(
-    f'\n{verb} by estimate: {gib(memory["peak"])} of {gib(figures["hbm"])} a '
-    f'chip, the most in the {memory["at"]}; in the cases that were tried the '
-    f'estimate was within {memory["error"]:.0%}'
+    f'\n{verb} by estimate: {gib(memory["peak"])} of {gib(figures["hbm"])}'
+    f'{_taken(figures)} a chip, the most in the {memory["at"]}; in the '
+    f'cases that were tried the estimate was within {memory["error"]:.0%}'
   )
   _bars(memory['families'], say)
+  _unsharded(figures, say)
   whole = figures['flops']['model_attention_whole']
   say(
     f'\narithmetic a chip: {whole / 1e12:.3g} TFLOP of the model\n'
@@ -74,6 +78,21 @@ def gib(size):
   return f'{size / _GIB:.2f} GiB'
 
 
+def _taken(figures):
+  """Of what memory it is that JAX takes no more of a GPU."""
+  if figures['hbm'] == figures['hbm_whole']:
+    return ''
+  return f' that JAX takes of {gib(figures["hbm_whole"])}'
+
+
+def _unsharded(figures, say):
+  """What lies whole on each chip."""
+  if figures['unsharded']:
+    say('')
+  for line in figures['unsharded']:
+    say(line)
+
+
 def _rows(rows, right):
   """As show.lines, without blanks at the end of lines."""
   lines = show.lines(rows, right=right).splitlines()
@@ -89,8 +108,9 @@ def _memory(figures, say):
   memory = figures['memory']
   share = memory['peak'] / figures['hbm']
   say(
-    f'\nfits: {gib(memory["peak"])} of {gib(figures["hbm"])} a chip '
-    f'({share:.0%})' + (f', the most at {memory["at"]}' if memory['at'] else '')
+    f'\nfits: {gib(memory["peak"])} of {gib(figures["hbm"])}'
+    f'{_taken(figures)} a chip ({share:.0%})'
+    + (f', the most at {memory["at"]}' if memory['at'] else '')
   )
   _bars(memory['families'], say)
   say('\nthe largest then')

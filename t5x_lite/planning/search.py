@@ -139,7 +139,7 @@ def fitting(found, accelerator, limit):
 
   Of those that differ in microbatches alone, the one with the fewest.
   """
-  usable = chips.CHIPS[accelerator.kind].hbm_usable
+  usable = chips.CHIPS[accelerator.kind].available()
   kept, seen = [], set()
   for candidate in found:
     kind = (candidate.run.mesh, candidate.run.model.remat)
@@ -195,7 +195,7 @@ def run(base, accelerator, limit, plan, say):
       'no way to train it fits by estimate',
       got=f'{len(found)} ways; the least needs {need / 2**30:.1f} GiB a chip: '
       + least.flags,
-      expected=f'{chips.CHIPS[accelerator.kind].hbm_usable / 2**30:.2f} GiB',
+      expected=f'{chips.CHIPS[accelerator.kind].available() / 2**30:.2f} GiB',
       fix='more chips, or a smaller Run.batch_size',
     )
   say(
