@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from t5x_lite import accelerators
+from t5x_lite import chips
 from t5x_lite import cli
 from t5x_lite import config
 from t5x_lite import errors
@@ -145,8 +146,13 @@ cases = pytest.mark.parametrize(
 
 
 @pytest.fixture(autouse=True)
-def as_users_have_it():
-  """No products of higher precision, which would rule fused attention out."""
+def as_users_have_it(monkeypatch):
+  """No products of higher precision, which would rule fused attention out.
+
+  And no share of a GPU's memory but JAX's own.
+  """
+  for name in chips.SHARE:
+    monkeypatch.delenv(name, raising=False)
   with jax.default_matmul_precision('default'):
     yield
 
@@ -206,10 +212,10 @@ def test_the_compiler_says_it_still(recipe, mesh, changes, measured):
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv('TPU_SKIP_MDS_QUERY', '1')
     patch.setenv('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
-    chips = topologies.get_topology_desc(
+    devices = topologies.get_topology_desc(
       platform='tpu', topology_name='v5e:2x4'
     ).devices
-    mesh = partitioning.make_mesh(run.mesh, chips)
+    mesh = partitioning.make_mesh(run.mesh, devices)
     found = compile_step(run, mesh).memory_analysis()
     estimate = analytic.estimate(run, mesh)
   said = found.argument_size_in_bytes, found.peak_memory_in_bytes
@@ -344,7 +350,7 @@ def test_changes_go_the_right_way():
 
 FITS = [
   ('llama/7b', 'v5e-256', '--gin.Mesh.data=1 --gin.Mesh.fsdp=256'),
-  ('gpt2/xl', 'h100-8', '--gin.Run.microbatches=4'),
+  ('gpt2/xl', 'h100-8', '--gin.Run.microbatches=8'),
   ('gpt2/xl', 'gpu-8', None),  # of any kind: nobody knows
 ]
 
@@ -361,6 +367,18 @@ def test_what_does_not_fit_is_refused(recipe, name, fix):
   assert e.value.fix == fix
   changes = [x.removeprefix('--gin.') for x in fix.split()]
   fitting.check(config.load([f'{recipe}.gin'], changes), accelerator)
+
+
+def test_what_jax_takes_of_a_gpu_is_what_a_launch_gets(monkeypatch):
+  run, gpus = config.load(['gpt2/xl']), accelerators.parse('h100-8')
+  with pytest.raises(errors.ConfigError) as e:
+    fitting.check(run, gpus)
+  assert '59.33 GiB at most, which JAX takes of 79.11' in e.value.expected
+  changed = dataclasses.replace(run, microbatches=4)
+  with pytest.raises(errors.ConfigError):
+    fitting.check(changed, gpus, {})
+  monkeypatch.setenv(chips.SHARE[0], '0.1')  # not of the job
+  fitting.check(changed, gpus, {chips.SHARE[0]: '0.95'})
 
 
 def test_what_nothing_helps_is_told():
