@@ -498,6 +498,17 @@ def chosen(platform, length=2048, rows=8, first=True, queries=None, **changes):
       dict(platform='tpu', rows=4, position=specs.Alibi()),
     ),
     ('plain', 'no dropout', dict(platform='tpu', rows=1, dropout=0.1)),
+    (
+      'chunked',
+      '256 MiB of random bits a layer for dropout; splash has no dropout',
+      dict(platform='tpu', rows=4, dropout=0.1, dropout_kind='token'),
+    ),
+    (
+      'plain',
+      'no dropout',
+      dict(platform='tpu', rows=2, dropout=0.1, dropout_kind='token'),
+    ),
+    ('plain', 'no dropout', dict(platform='tpu', rows=4, dropout=0.1)),
     ('plain', 'no prefix', dict(platform='tpu', rows=1, mask='prefix')),
     ('cudnn', '512 keys', dict(platform='gpu', rows=1, mask='prefix')),
     ('plain', 'is for bfloat16', dict(platform='gpu', rows=1, dtype='float32')),

@@ -81,6 +81,13 @@ CASES = {
     BF16 | batch(16),
     (193.0, 3039.5),
   ),
+  # Plain attention would take 6337.6: by two dozen arrays of random bits.
+  'gpt2 small, dropout, dots': (
+    'gpt2/small',
+    dict(data=2, fsdp=4),
+    BF16 | batch(32) | remat('dots'),
+    (384.6, 2245.2),
+  ),
   'gpt2 medium, full, 4 microbatches': (
     'gpt2/medium',
     dict(fsdp=8),
@@ -130,16 +137,6 @@ CASES = {
     (614.8, 1116.1),
   ),
 }
-# The same of what an estimate does not see: the bits by which plain attention's
-# weights are dropped, where those of a layer are larger than a TPU's vector
-# memory. XLA then has some two dozen arrays of 192 MiB at once.
-GAP = (
-  'gpt2/small',
-  dict(data=2, fsdp=4),
-  BF16 | batch(32) | remat('dots'),
-  (384.6, 6337.6),
-)
-SEEN = 0.37  # of GAP's peak
 cases = pytest.mark.parametrize(
   'recipe, mesh, changes, measured', CASES.values(), ids=CASES
 )
@@ -192,14 +189,6 @@ def test_estimates_are_what_the_compiler_said(recipe, mesh, changes, measured):
   found = analytic.estimate(run, place(run))
   assert arguments(found) / MIB == pytest.approx(measured[0], abs=0.4)
   assert found.total / MIB == pytest.approx(measured[1], rel=analytic.ERROR)
-
-
-def test_a_known_gap_is_as_wide_as_it_was():
-  *what, measured = GAP
-  run = load(*what)
-  found = analytic.estimate(run, place(run))
-  assert arguments(found) / MIB == pytest.approx(measured[0], abs=0.4)
-  assert found.total / MIB == pytest.approx(SEEN * measured[1], rel=0.02)
 
 
 @pytest.mark.plans

@@ -19,8 +19,7 @@ from t5x_lite import train
 from t5x_lite.data import shapes
 from t5x_lite.planning import tracing
 
-# Of the total, in the cases of tests/test_planning_analytic.py; but GAP there,
-# the bits that weights of attention are dropped by, is not in it.
+# Of the total, in the cases of tests/test_planning_analytic.py.
 ERROR = 0.1
 SIDES = 'decoder', 'encoder'  # in the order of backward
 FAMILIES = {

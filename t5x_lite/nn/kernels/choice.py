@@ -14,6 +14,7 @@ from t5x_lite.nn.kernels import blocks
 LONG = 512  # keys from which on a fused kernel is taken
 SLOW = 1024  # queries and keys from which on plain is the slower on CPUs
 LARGE = 2**31  # bytes a device of weights, kept for backward, that are too many
+DRAWN = 2**27  # bytes a device of a layer's random bits, on TPUs
 FUSED = {'tpu': 'splash', 'gpu': 'cudnn'}
 
 
@@ -87,7 +88,8 @@ def choose(spec, site, place):
   What a spec asks for, where it can be; a step of decoding is always plain. On
   its own: the platform's fused kernel where it can express what is asked and
   there are LONG keys; else the plain one, unless its weights take more than
-  LARGE, or it is SLOW; then the chunked one. CPUs take the plain one by blocks
+  LARGE, or it is SLOW, or more than DRAWN is drawn for them at once, of which
+  XLA then has some two dozen arrays; then the chunked one. CPUs take the plain one by blocks
   where a causal mask hides whole blocks of keys.
 
   Args:
@@ -111,6 +113,13 @@ def choose(spec, site, place):
   plain = f'plain would keep {size / 2**30:,.2f} GiB a device'
   if size > LARGE:
     return Choice('chunked', f'{plain}; {obstacle}')
+  drawn = site.dropout and spec.dropout_kind == 'token'
+  if place.platform == 'tpu' and drawn:
+    layer = dataclasses.replace(spec, remat='full')
+    size = weights_size(layer, site, place.shares)
+    if size > DRAWN:
+      bits = f'{size / 2**20:,.0f} MiB of random bits a layer'
+      return Choice('chunked', f'{bits} for dropout; {obstacle}')
   if place.platform == 'cpu':
     if min(site.queries, site.keys) >= SLOW:
       return Choice('chunked', f'faster on CPUs from {SLOW} tokens on')
