@@ -89,8 +89,8 @@ def choose(spec, site, place):
   its own: the platform's fused kernel where it can express what is asked and
   there are LONG keys; else the plain one, unless its weights take more than
   LARGE, or it is SLOW, or more than DRAWN is drawn for them at once, of which
-  XLA then has some two dozen arrays; then the chunked one. CPUs take the plain one by blocks
-  where a causal mask hides whole blocks of keys.
+  XLA then has some two dozen arrays; then the chunked one. CPUs take the plain
+  one by blocks where a causal mask hides whole blocks of keys.
 
   Args:
     spec: specs.Transformer.
