@@ -3,6 +3,7 @@
 import gc
 import importlib.metadata
 import os
+import signal
 
 XLA_FLAGS = [
   # What is proved is our arithmetic, not XLA's speed: it compiles in less than
@@ -24,6 +25,8 @@ os.environ.update(
   # and they take a tenth of the time.
   JAX_TRACEBACK_IN_LOCATIONS_LIMIT='0',
 )
+# A shell has what it runs in the background ignore Ctrl-C, and all its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()  # until all is loaded
 
 import pytest  # noqa: E402
