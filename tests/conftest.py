@@ -25,7 +25,7 @@ os.environ.update(
   # and they take a tenth of the time.
   JAX_TRACEBACK_IN_LOCATIONS_LIMIT='0',
 )
-# A shell has what it runs in the background ignore Ctrl-C, and all its children.
+# What a shell runs in the background ignores Ctrl-C, with all its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()  # until all is loaded
 

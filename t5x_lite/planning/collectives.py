@@ -12,14 +12,8 @@ import re
 import numpy as np
 
 from t5x_lite.planning import counting
+from t5x_lite.planning import hlo
 
-KINDS = (
-  'all-gather',
-  'reduce-scatter',
-  'all-reduce',
-  'all-to-all',
-  'collective-permute',
-)
 _CHANNEL = re.compile(r'channel_id=(\d+)')
 _MESH = re.compile(
   r'replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?)\))? \{([^}]*)\}'
@@ -35,7 +29,6 @@ _BETWEEN = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 _MEETS = re.compile(r'_xla_host_transfer_rendezvous="([^"]+)"')
 _AXIS = re.compile(r"'(\w+)'(?::\((\d+)\)(\d+))?")
 
-
 _SENT = {  # by each of n, of so many bytes
   'all-gather': lambda payload, n: payload * (n - 1) / n,
   'reduce-scatter': lambda payload, n: payload * (n - 1) / n,
@@ -50,7 +43,7 @@ class Collective:
   """One exchange.
 
   Attributes:
-    kind: of KINDS.
+    kind: of hlo.EXCHANGES.
     groups: device numbers, [groups, members]; of a permutation its pairs.
     payload: bytes of the whole array: what is gathered, summed or turned.
     sent: bytes that each chip sends.
@@ -130,7 +123,7 @@ def _between(computation, slices):
     if op.kind == 'send' and what and name:
       n = len(numbers)
       kind_ = what[1].lower().replace('_', '-')
-      kind_ = kind_ if kind_ in KINDS else 'collective-permute'
+      kind_ = kind_ if kind_ in hlo.EXCHANGES else 'collective-permute'
       given = computation.ops[op.operands[0]].array.plain_bytes
       payload = given * n if kind_ == 'all-gather' else given
       sent = _SENT[kind_](payload, n)
@@ -160,9 +153,9 @@ def _exchanges(module, computation, op):
 
 
 def kind(op):
-  """Which of KINDS an operation is or starts, or None."""
+  """Which of hlo.EXCHANGES an operation is or starts, or None."""
   name = op.kind.removesuffix('-start')
-  if op.kind == 'async-start' or name not in KINDS:
+  if op.kind == 'async-start' or name not in hlo.EXCHANGES:
     return None
   return name
 

@@ -206,15 +206,35 @@ def moved(module, computation, op):
   operands = [computation.ops[name] for name in op.operands]
   if op.kind != 'fusion':
     return sum(_read(x.arrays) for x in operands) + _read(op.arrays)
+  return _fused(module, op, operands)
+
+
+def _fused(module, op, operands):
   inner = module.computations[op.called['calls'][0]]
+  end = target(inner.root)
+  if end == 'AsyncCollectiveDone':  # an exchange counts where it starts
+    return 0
+  if end == 'AsyncCollectiveStart':
+    return _read(op.arrays)
+  # Others make a piece of one beside their own work, and hand it on.
+  carries = 'output_to_operand_aliasing=' in op.attributes
   total = 0
   for x, parameter in zip(operands, inner.parameters, strict=True):
-    if any(a.space == hlo.HBM for a in x.arrays):
+    own = not (carries and _is_exchanged(inner, parameter))
+    if own and any(a.space == hlo.HBM for a in x.arrays):
       total += _used(module, inner, parameter)
   for root, array in zip(roots(inner), op.arrays):
-    if array.space == hlo.HBM:
+    own = not (carries and root.kind in (*hlo.EXCHANGES, 'parameter'))
+    if own and array.space == hlo.HBM:
       total += _written(inner, root, array)
   return total
+
+
+def _is_exchanged(computation, op):
+  """Whether nothing but an exchange uses it."""
+  users = [x for x in computation.ops.values() if op.name in x.operands]
+  kinds = {x.kind for x in users if x is not computation.root}
+  return kinds <= set(hlo.EXCHANGES)
 
 
 def moved_of(module, op, operand):

@@ -28,6 +28,13 @@ _ALIAS = re.compile(r'\{([\d, ]*)\}: \((\d+), \{([\d, ]*)\}')
 
 _SERVES_ALL = 't5x_lite/nn/products.py'  # who asked for a product says more
 HBM, VMEM = 0, 1  # memory spaces of a TPU; others are flags and scalars
+EXCHANGES = (  # kinds of operations
+  'all-gather',
+  'reduce-scatter',
+  'all-reduce',
+  'all-to-all',
+  'collective-permute',
+)
 
 
 @functools.cache
