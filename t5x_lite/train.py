@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,14 @@ from t5x_lite import models
 from t5x_lite import optimizers
 from t5x_lite import partitioning
 from t5x_lite.nn import kernels
+
+# Kernels that fsdp shares out are gathered beside the products before. Of its
+# own accord libtpu does so on v5e and v6e, not on v4 and v5p.
+_TPU_OPTIONS = (
+  'xla_enable_async_all_gather',
+  'xla_tpu_enable_async_collective_fusion',
+  'xla_tpu_enable_async_collective_fusion_fuse_all_gather',
+)
 
 
 def init_state(model, optimizer, seed, given):
@@ -156,6 +165,14 @@ def make_train_step(run, model, optimizer):
   return train_step
 
 
+def compiler_options(mesh):
+  """{option: value} for XLA, but what LIBTPU_INIT_ARGS sets already."""
+  if mesh.devices.flat[0].platform != 'tpu':
+    return {}
+  given = os.environ.get('LIBTPU_INIT_ARGS', '')
+  return {name: True for name in _TPU_OPTIONS if f'--{name}=' not in given}
+
+
 def layout(run, mesh):
   """(model, optimizer, state) of a run, the state as shapes and shardings.
 
@@ -240,7 +257,7 @@ class Program:
 
     Args:
       batch: arrays, or their shapes.
-      options: of the compiler.
+      options: of the compiler, beside `compiler_options`.
     """
     sharding = partitioning.batch_sharding(self.mesh)
     shapes = jax.tree.map(
@@ -254,4 +271,5 @@ class Program:
       donate_argnums=0,
       out_shardings=(self.shardings, partitioning.replicated(self.mesh)),
     )
-    return step.lower(self.abstract_state, shapes).compile(options)
+    asked = compiler_options(self.mesh) | (options or {})
+    return step.lower(self.abstract_state, shapes).compile(asked)

@@ -2,6 +2,7 @@
 
 import math
 import re
+import types
 
 import jax
 import numpy as np
@@ -222,3 +223,15 @@ def test_a_first_moment_adds_its_own_state_alone():
   count = len(jax.tree.leaves(tiny.params(models.build(tiny.transformer()))))
   moments = [shape for shape, dtype in added if dtype == np.float32]
   assert len(moments) == count
+
+
+def test_options_that_the_user_gives_the_compiler_stay(monkeypatch):
+  chip = types.SimpleNamespace(platform='tpu')
+  tpus = types.SimpleNamespace(devices=np.array([chip]))
+  name = 'xla_enable_async_all_gather'
+  assert train.compiler_options(tpus)[name] is True
+  monkeypatch.setenv('LIBTPU_INIT_ARGS', f'--a=1 --{name}=false')
+  found = train.compiler_options(tpus)
+  assert len(found) == 2 and name not in found
+  cpus = partitioning.make_mesh(specs.Mesh(), jax.devices()[:1])
+  assert train.compiler_options(cpus) == {}
