@@ -6,6 +6,7 @@ are compiled, and ranked by what their programs take.
 
 import dataclasses
 import itertools
+import math
 import time
 
 from t5x_lite import chips
@@ -105,7 +106,7 @@ def _seconds(run, accelerator, sizes):
   products = whole * _REMAT[model.remat] / accelerator.devices
   products /= chip.flops * _REACHED
   link = chip.link_bandwidth * chips.LINK_REACHED * 2
-  ways = chip.links // 2 if chip.dimensions else 1
+  ways = _sides(accelerator, sizes['fsdp'])
   # A layer's weights are gathered for each pass of each microbatch.
   weights = (
     12 * model.embed_dim**2 * (model.encoder_layers + model.decoder_layers)
@@ -113,7 +114,10 @@ def _seconds(run, accelerator, sizes):
   passes = 2 + (model.remat == 'full')
   fsdp, tensor = sizes['fsdp'], sizes['tensor']
   gathered = 2 * weights / tensor * (fsdp - 1) / fsdp
-  hidden = run.microbatches * (passes + 1) * gathered / (link * ways)
+  gathering = run.microbatches * passes * gathered / (link * ways)
+  # Over three sides of a torus libtpu gathers by a sum, and waits for it.
+  hidden, exposed = (0, 2 * gathering) if ways > 2 else (gathering, 0)
+  exposed += run.microbatches * gathered / (link * ways)  # to share gradients
   summed = 4 * weights / tensor / fsdp if sizes['data'] > 1 else 0
   shards = partitioning.batch_shards(sizes)
   stream = 2 * run.batch_size / shards * model.embed_dim
@@ -124,9 +128,19 @@ def _seconds(run, accelerator, sizes):
     )
   )
   exchanged = 2 * stream * layers * 2 * passes / 2 if tensor > 1 else 0
-  exposed = 2 * exchanged * (tensor - 1) / tensor / link
+  exposed += 2 * exchanged * (tensor - 1) / tensor / link
   exposed += 2 * summed / (link * ways)
   return max(products, hidden) + exposed
+
+
+def _sides(accelerator, size):
+  """Sides of the torus that an axis of the mesh lies along, at the least."""
+  if not accelerator.is_tpu:
+    return 1
+  sides, count = sorted(map(int, accelerator.shape.split('x'))), 1
+  while math.prod(sides[-count:]) < size and count < len(sides):
+    count += 1
+  return count
 
 
 def _estimate(candidate, accelerator):
