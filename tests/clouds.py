@@ -9,12 +9,16 @@ import shlex
 import signal
 import stat
 import sys
+import time
 
 from t5x_lite import cli
+from tests import fake_cloud
+from tests import impatient
+from tests import recovery
 from tests import runs
 
 FAKES = pathlib.Path(__file__).parent / 'fakes'
-STEPS = 12  # of a small training, which saves every third
+STEPS, EVERY = 20, 5  # of a small training, and between its saves
 
 
 class Cloud:
@@ -75,68 +79,75 @@ def worker(folder, body):
   return file
 
 
-def check_recovery(cloud, said, every):
-  """It goes on from the last save that was finished when all had ended.
-
-  Args:
-    cloud: Cloud, with an event and `saves`.
-    said: what the followed job has printed.
-    every: steps between saves.
-
-  Returns:
-    (steps made twice, seconds from the event to the first step after it).
-  """
-  steps = [int(n) for n in re.findall(r'^\[0\] step (\d+)/', said, re.M)]
-  found = {what: (float(at), int(n)) for _, what, at, n in cloud.calls('event')}
-  (back, _), (_, finished) = found.pop('recovered'), found.pop('ended')
-  ((struck, saved),) = found.values()
-  begun = resumed(said)
-  assert saved <= begun == finished
-  lost = len(steps) - len(set(steps))
-  assert lost <= 2 * every  # a save waits for the one before it
-  return lost, back - struck
+def recovered(cloud, said):
+  """The Recovery of a followed job with one event."""
+  found = {what: noted for _, what, noted in cloud.calls('event')}
+  moments = {what: recovery.Moment(**noted) for what, noted in found.items()}
+  back, ended = moments.pop('recovered'), moments.pop('ended')
+  (struck,) = moments.values()
+  return recovery.Recovery(struck, ended, recovery.begun(said), back.at)
 
 
-def resumed(said):
-  """The step from which a job that was started again went on."""
-  found = re.search(r'^\[0\] going on from step (\d+) ', said, re.M)
-  return int(found[1]) if found else 0  # nothing was saved yet
-
-
-def training(corpus, workdir):
+def training(corpus, workdir, devices=2):
   """The arguments of a small training."""
   return [
     'train',
     f'--corpus={corpus}',
     f'--workdir={workdir}',
-    *runs.options(Mesh__data=2, Run__steps=STEPS),
+    *runs.options(
+      Mesh__data=devices, Run__steps=STEPS, Checkpoints__every=EVERY
+    ),
   ]
 
 
-def undisturbed(corpus):
-  """The workdir of the same training without a cluster."""
-  workdir = corpus.parent / 'undisturbed'
-  runs.complete(2, 1, *training(corpus, workdir))
+def undisturbed(corpus, devices=2):
+  """The workdir of the same training by two processes without a cluster."""
+  workdir = corpus.parent / f'undisturbed-{devices}'
+  runs.complete(2, devices // 2, *training(corpus, workdir, devices))
   return workdir
 
 
-def check_fault(cloud, event, saves, train, direct):
-  """A training that is disturbed ends as one that is not.
+def check_fault(cloud, said, workdir, direct):
+  """A training that was disturbed has ended as one that was not.
 
   Args:
-    cloud: Cloud.
-    event: of its plan.
-    saves: the folder of checkpoints.
-    train: does it, and gives its workdir and what was said.
-    direct: the workdir of one that nothing disturbs.
+    cloud: Cloud, with one event.
+    said: what was followed of it since.
+    workdir: its own, and
+    direct: that of one that nothing disturbs.
+
+  Returns:
+    recovery.Recovery.
   """
-  cloud.plan(events=[event], saves=str(saves))
-  workdir, said = train()
   runs.assert_same_state(workdir, direct, STEPS)
   assert runs.metrics(workdir) == runs.metrics(direct)
-  lost, seconds = check_recovery(cloud, said, every=3)
-  assert not (lost and event['do'] == 'preempt')
-  print(f'{event["do"]}: {lost} steps made again, {seconds:.1f} s')
+  found = recovered(cloud, said)
+  found.check(EVERY)
+  return found
+
+
+def lose_launcher(cloud, workdir, *arguments):
+  """Launches a training, and kills the launcher once there are steps."""
+  process = impatient.start('launch', *arguments)
+  killed = fake_cloud.when(
+    lambda: recovery.Moment.of(workdir).step >= 1, process.kill
+  )
+  said, _ = process.communicate(timeout=240)
+  killed.join(timeout=10)
+  assert process.returncode == -signal.SIGKILL, said
+  assert not cloud.calls('event'), said  # it goes on alone, before it is struck
+
+
+def await_event(cloud, name):
+  """Waits until something has happened to the job."""
+  await_true(lambda: name in [what for _, what, _ in cloud.calls('event')])
+
+
+def await_true(ready, seconds=120):
+  until = time.monotonic() + seconds
+  while not ready():
+    assert time.monotonic() < until
+    time.sleep(0.05)
 
 
 def check_page(page, backend, count, say, shown):

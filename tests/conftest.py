@@ -93,3 +93,18 @@ def pytest_collection_finish():
   gc.collect()
   gc.freeze()
   gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter):
+  """Shows what tests of faults have noted, as a table of docs/."""
+  from tests import recovery
+
+  rows = [
+    row
+    for report in terminalreporter.getreports('passed')
+    for name, row in report.user_properties
+    if name == recovery.NAME
+  ]
+  if rows:
+    terminalreporter.section('recovery')
+    terminalreporter.write_line('\n'.join(recovery.table(rows)))

@@ -7,10 +7,11 @@ import json
 import os
 import pathlib
 import socket
-import subprocess
 import sys
 import threading
 import time
+
+from tests import impatient
 
 FAKES = pathlib.Path(__file__).parent / 'fakes'
 
@@ -105,16 +106,8 @@ class Cloud:
       kept['nodes'][node]['lost'].remove(worker)
 
   def launch(self, *words, **more):
-    """A process of the launcher, in a folder of its own."""
-    return subprocess.Popen(
-      [sys.executable, '-m', 'tests.impatient', 'launch', *map(str, words)],
-      env=os.environ | self.environment | more,
-      cwd=FAKES.parents[1],
-      stdin=subprocess.DEVNULL,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
-    )
+    """A process of the launcher."""
+    return impatient.start('launch', *words, **self.environment | more)
 
 
 def when(ready, act, deadline=600):

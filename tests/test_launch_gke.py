@@ -1,6 +1,5 @@
 """`launch gke`, through a fake kubectl whose pods are real processes."""
 
-import functools
 import json
 import pathlib
 import shlex
@@ -17,7 +16,9 @@ from t5x_lite.launch import gke_manifest
 from t5x_lite.launch import jobs
 from t5x_lite.launch import stamps
 from tests import clouds
+from tests import impatient
 from tests import kubernetes_schema
+from tests import recovery
 from tests import runs
 
 SLICE = ['--config=v5e_4', '--config.accelerator=v6e-16', '--name=tiny']
@@ -33,7 +34,7 @@ STUB += ['--gin.Run.microbatches=8']  # for the smallest slice
 def cloud(tmp_path, monkeypatch):
   made = clouds.Cloud(tmp_path, monkeypatch)
   monkeypatch.setenv('FAKE_PYTHON', sys.executable)
-  monkeypatch.setattr(gke, 'LOOK', 0.5)
+  impatient.hurry(monkeypatch)
   yield made
   made.end()
 
@@ -649,16 +650,20 @@ def undisturbed(corpus):
   return clouds.undisturbed(corpus)
 
 
-def trained(say, cloud, corpus):
-  """The small run on a slice of two hosts with a chip each, to its end."""
+@pytest.fixture
+def train(say, cloud, corpus):
+  """Trains on a slice of two hosts with a chip each: (workdir, arguments)."""
   shared = corpus.parent
   workdir = shared / cloud.folder.parent.name
-  command = clouds.training(corpus, workdir)
-  said = say(
-    'gke', *SLICE, f'--config.shared_folders={shared}',
-    '--config.gke.claim=nfs', '--config.gke.grace=60', '--', *command,
-  )  # fmt: skip
-  return workdir, said
+
+  def arguments(*options, devices=2):
+    return [
+      'gke', *SLICE, f'--config.shared_folders={shared}',
+      '--config.gke.claim=nfs', '--config.gke.grace=60', *options, '--',
+      *clouds.training(corpus, workdir, devices),
+    ]  # fmt: skip
+
+  return workdir, arguments
 
 
 @pytest.fixture
@@ -668,27 +673,89 @@ def small(monkeypatch):
   monkeypatch.setattr(accelerators, 'parse', lambda *_: two)
 
 
+IN_A_STEP = {'log': 'step 7/', 'in_save': False}
+IN_A_SAVE = {'log': 'step 5/', 'in_save': True}
+TOLD = {'do': 'preempt', 'rank': 0, 'grace': 60}
+UNTOLD = TOLD | {'grace': 0}
 FAULTS = {
-  'preempted in a step': {
-    'do': 'preempt',
-    'rank': 0,
-    'grace': 60,
-    'log': 'step 4/',
-  },
-  'a node is lost in a step': {'do': 'lose', 'rank': 1, 'log': 'step 4/'},
-  'process 0 is lost in a step': {'do': 'lose', 'rank': 0, 'log': 'step 4/'},
-  'out of memory': {'do': 'oom', 'rank': 1, 'log': 'step 5/'},
+  'preempted in a step': TOLD | IN_A_STEP,
+  'preempted in a save': TOLD | IN_A_SAVE,
+  'preempted in a step without notice': UNTOLD | IN_A_STEP,
+  'preempted in a save without notice': UNTOLD | IN_A_SAVE,
+  'a node is lost in a step': {'do': 'lose', 'rank': 1} | IN_A_STEP,
+  'process 0 is lost in a step': {'do': 'lose', 'rank': 0} | IN_A_STEP,
+  'process 0 is lost in a save': {'do': 'lose', 'rank': 0} | IN_A_SAVE,
+  'out of memory': {'do': 'oom', 'rank': 1} | IN_A_STEP,
 }
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize('event', FAULTS.values(), ids=FAULTS.keys())
 def test_faults_lose_nothing_that_was_saved(
-  cloud, say, corpus, undisturbed, small, event
+  cloud, say, train, undisturbed, small, event, request
 ):
-  saves = corpus.parent / cloud.folder.parent.name / 'checkpoints'
-  train = functools.partial(trained, say, cloud, corpus)
-  clouds.check_fault(cloud, event, saves, train, undisturbed)
+  workdir, arguments = train
+  cloud.plan(events=[event], workdir=str(workdir))
+  said = say(*arguments())
+  found = clouds.check_fault(cloud, said, workdir, undisturbed)
+  assert found.struck.saving == event['in_save']
+  assert not found.lost or event.get('grace') != 60
+  recovery.note(request, 'gke', found)
+
+
+@pytest.mark.faults
+def test_a_pod_that_never_arrives(
+  cloud, say, train, undisturbed, small, request
+):
+  """It is named, and the JobSet started again."""
+  workdir, arguments = train
+  cloud.plan(absent=[{'restart': 0, 'rank': 1}], workdir=str(workdir))
+  said = say(*arguments('--config.arrival_timeout=20'))
+  assert '[1]: no node takes it' in said
+  assert '1 of 2 processes did not call in within 20 s' in said
+  assert 'no word of process 1' in said
+  assert 'started again 1 times, 1 of 10 that count' in said
+  found = clouds.check_fault(cloud, said, workdir, undisturbed)
+  recovery.note(request, 'gke', found)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+  'rank, told',
+  [(0, 'process 0 did not answer within 20 s'), (1, 'no word of process 1')],
+)
+def test_a_pod_that_never_arrives_ends_the_job(
+  cloud, say, train, small, rank, told
+):
+  _, arguments = train
+  cloud.plan(absent=[{'restart': 0, 'rank': rank}])
+  few = '--config.arrival_timeout=20', '--config.restarts=0'
+  said = say(*arguments(*few), code=6)
+  assert f'[{rank}]: no node takes it' in said and told in said
+  assert 'tiny: Failed' in said
+  assert 'reaching max number of restarts' in said
+  assert 'tiny: Failed' in say('status', 'tiny')
+
+
+@pytest.mark.faults
+def test_a_training_goes_on_without_its_launcher(
+  cloud, say, train, corpus, request
+):
+  """The cluster starts it again, too; and whoever looks finds it."""
+  workdir, arguments = train
+  event = {'do': 'lose', 'rank': 1, 'log': 'step 12/'}
+  cloud.plan(events=[event], workdir=str(workdir))
+  clouds.lose_launcher(cloud, workdir, *arguments(TWO, devices=8))
+  clouds.await_event(cloud, 'ended')
+  clouds.await_true(lambda: 'tiny: Running' in say('status', 'tiny'))
+  clouds.await_event(cloud, 'recovered')
+  assert '[0] going on from step' in say('logs', 'tiny')
+  said = say('watch', 'tiny')
+  assert 'started again 1 times, 1 of 10 that count' in said
+  assert 'tiny: Completed' in said
+  direct = clouds.undisturbed(corpus, devices=8)
+  found = clouds.check_fault(cloud, said, workdir, direct)
+  recovery.note(request, 'gke', found)
 
 
 def test_commands_of_the_page(cloud, say):

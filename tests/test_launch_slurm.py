@@ -1,6 +1,5 @@
 """`launch slurm`, through fake programs whose jobs are real processes."""
 
-import functools
 import os
 import pathlib
 import shlex
@@ -18,6 +17,8 @@ from t5x_lite.launch import slurm
 from t5x_lite.launch import slurm_queue
 from t5x_lite.launch import slurm_script
 from tests import clouds
+from tests import impatient
+from tests import recovery
 from tests import runs
 
 TINY = ['--config=gpu_8', '--config.accelerator=2xgpu-1', '--name=tiny']
@@ -27,8 +28,7 @@ STUB = ['train', '--gin_file=t5/1_1_small', '--workdir=/shared/runs/tiny']
 @pytest.fixture
 def cloud(tmp_path, monkeypatch):
   made = clouds.Cloud(tmp_path, monkeypatch)
-  monkeypatch.setattr(slurm, 'READ', 0.1)
-  monkeypatch.setattr(slurm, 'LOOK', 0.5)
+  impatient.hurry(monkeypatch)
   yield made
   made.end()
 
@@ -609,32 +609,101 @@ def undisturbed(corpus):
   return clouds.undisturbed(corpus)
 
 
-def trained(say, cloud, corpus):
-  """Launches the small run on two nodes, followed to its end."""
+@pytest.fixture
+def train(cloud, corpus):
+  """(workdir, arguments) of the small run on two nodes."""
   workdir = cloud.folder.parent / 'runs' / 'tiny'
-  command = clouds.training(corpus, workdir)
-  return workdir, say('slurm', *TINY, '--', *command)
+
+  def arguments(*options):
+    command = clouds.training(corpus, workdir)
+    return ['slurm', *TINY, *options, '--', *command]
+
+  return workdir, arguments
 
 
-SAVE = '../../../runs/tiny/checkpoints/*tmp*'
+IN_A_STEP = {'log': 'step 7/', 'in_save': False}
+IN_A_SAVE = {'log': 'step 5/', 'in_save': True}
+TOLD = {'do': 'preempt', 'grace': 60}
 FAULTS = {
-  'a rank dies in a step': {'do': 'kill_task', 'task': 1, 'log': 'step 4/'},
-  'rank 0 dies in a step': {'do': 'kill_task', 'task': 0, 'log': 'step 4/'},
-  'a rank dies in a save': {'do': 'kill_task', 'task': 1, 'path': SAVE},
-  'preempted in a step': {'do': 'preempt', 'grace': 60, 'log': 'step 4/'},
-  'preempted in a save': {'do': 'preempt', 'grace': 60, 'path': SAVE},
-  'a node fails': {'do': 'node_fail', 'log': 'step 5/'},
+  'a rank dies in a step': {'do': 'kill_task', 'task': 1} | IN_A_STEP,
+  'rank 0 dies in a step': {'do': 'kill_task', 'task': 0} | IN_A_STEP,
+  'a rank dies in a save': {'do': 'kill_task', 'task': 1} | IN_A_SAVE,
+  'preempted in a step': TOLD | IN_A_STEP,
+  'preempted in a save': TOLD | IN_A_SAVE,
+  'a node fails in a step': {'do': 'node_fail'} | IN_A_STEP,
+  'a node fails in a save': {'do': 'node_fail'} | IN_A_SAVE,
 }
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize('event', FAULTS.values(), ids=FAULTS.keys())
 def test_faults_lose_nothing_that_was_saved(
-  cloud, say, corpus, undisturbed, event
+  cloud, say, train, undisturbed, event, request
 ):
-  saves = cloud.folder.parent / 'runs' / 'tiny' / 'checkpoints'
-  train = functools.partial(trained, say, cloud, corpus)
-  clouds.check_fault(cloud, event, saves, train, undisturbed)
+  workdir, arguments = train
+  cloud.plan(events=[event], workdir=str(workdir))
+  said = say(*arguments())
+  found = clouds.check_fault(cloud, said, workdir, undisturbed)
+  assert found.struck.saving == event['in_save']
+  assert not found.lost or event['do'] != 'preempt'
+  recovery.note(request, 'slurm', found)
+
+
+@pytest.fixture
+def soon(monkeypatch):
+  """Ranks that hang are ended soon after the others."""
+  monkeypatch.setattr(slurm_script, '_WAIT', 2)
+
+
+@pytest.mark.faults
+def test_a_task_that_never_arrives(
+  cloud, say, train, undisturbed, soon, request
+):
+  """It is named, and the job put in the queue again."""
+  workdir, arguments = train
+  cloud.plan(absent=[{'restart': 0, 'rank': 1}], workdir=str(workdir))
+  said = say(*arguments('--config.arrival_timeout=20'))
+  assert '1 of 2 processes did not call in within 20 s' in said
+  assert 'no word of process 1' in said
+  assert 'restart 1 of 10' in said
+  found = clouds.check_fault(cloud, said, workdir, undisturbed)
+  recovery.note(request, 'slurm', found)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+  'rank, told',
+  [(0, 'process 0 did not answer within 20 s'), (1, 'no word of process 1')],
+)
+def test_a_task_that_never_arrives_ends_the_job(
+  cloud, say, train, soon, rank, told
+):
+  _, arguments = train
+  cloud.plan(absent=[{'restart': 0, 'rank': rank}])
+  few = '--config.arrival_timeout=20', '--config.restarts=0'
+  said = say(*arguments(*few), code=137)  # the highest, as srun has it
+  assert told in said and ', and 0 restarts are used up' in said
+  assert 'FAILED' in say('status', 'tiny')
+
+
+@pytest.mark.faults
+def test_a_training_goes_on_without_its_launcher(
+  cloud, say, train, undisturbed, request
+):
+  """SLURM starts it again, too; and whoever looks finds it."""
+  workdir, arguments = train
+  event = {'do': 'node_fail', 'log': 'step 12/'}
+  cloud.plan(events=[event], workdir=str(workdir))
+  clouds.lose_launcher(cloud, workdir, *arguments())
+  clouds.await_event(cloud, 'ended')
+  clouds.await_true(lambda: 'RUNNING on 2 nodes' in say('status', 'tiny'))
+  assert 'started again 1 of 10 times' in say('status', 'tiny')
+  clouds.await_event(cloud, 'recovered')
+  assert '[0] going on from step' in say('logs', 'tiny')
+  said = say('watch', 'tiny')
+  assert 'COMPLETED' in said
+  found = clouds.check_fault(cloud, said, workdir, undisturbed)
+  recovery.note(request, 'slurm', found)
 
 
 def test_commands_of_the_page(cloud, say):

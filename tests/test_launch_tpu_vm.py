@@ -55,8 +55,7 @@ def cloud(tmp_path, monkeypatch):
   made = fake_cloud.Cloud(tmp_path)
   for name, value in made.environment.items():
     monkeypatch.setenv(name, value)
-  for module, name, value in impatient.PAUSES:
-    monkeypatch.setattr(module, name, value)
+  impatient.hurry(monkeypatch)
   stub = tmp_path / 'stub'
   stub.write_text(STUB)
   stub.chmod(0o755)

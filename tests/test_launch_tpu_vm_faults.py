@@ -4,9 +4,9 @@
 it took to recover.
 """
 
+import dataclasses
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -15,6 +15,7 @@ import time
 import pytest
 
 from tests import fake_cloud
+from tests import recovery
 from tests import runs
 
 STEPS, EVERY = 40, 5
@@ -52,11 +53,9 @@ class Run:
   def says(self, words):
     return any(words in line for _, line in self.lines)
 
-  def step(self, after):
-    """When the first step was printed after a moment, or None."""
-    return next(
-      (at for at, line in self.lines if at > after and '] step ' in line), None
-    )
+  def at(self, words, after=0.0):
+    """When a line with these words was first printed after a moment."""
+    return next(at for at, line in self.lines if at > after and words in line)
 
 
 @pytest.fixture(scope='module')
@@ -116,8 +115,7 @@ HERE = f'--config.tpu_vm.python={sys.executable}'  # nothing is installed
 
 def reached(workdir):
   """The last step that a run has told."""
-  lines = (workdir / 'metrics.jsonl').read_text().splitlines()
-  return max(json.loads(line)['step'] for line in lines)
+  return recovery.Moment.of(workdir).step
 
 
 def assert_undisturbed(workdir, undisturbed):
@@ -135,62 +133,74 @@ def test_it_trains_as_it_does_here(train, undisturbed, tmp_path):
 # -- disturbed ----------------------------------------------------------------
 
 
+class Fault:
+  """Something that strikes a run, and what it had right before and after."""
+
+  def __init__(self, workdir, act):
+    self.workdir, self.act, self.struck, self.ended = workdir, act, None, None
+
+  def strike_when(self, ready):
+    """Strikes, in a thread that is returned, at the first Moment for it."""
+
+    def look():
+      self.struck = recovery.Moment.of(self.workdir)
+      return ready(self.struck)
+
+    def strike():
+      self.act()
+      self.ended = recovery.Moment.of(self.workdir)
+
+    return fake_cloud.when(look, strike)
+
+  def follow(self, run):
+    """Sees what a Run goes on from."""
+
+    def look():
+      # Those who were left may have finished a save since.
+      saved = recovery.Moment.of(self.workdir).saved
+      self.ended = dataclasses.replace(self.ended, saved=saved)
+
+    fake_cloud.when(lambda: run.says('[0] going on from step'), look)
+
+  def recovery(self, run, said):
+    """The Recovery of a Run that has ended, if it is a good one."""
+    assert self.ended is not None, said
+    again = run.at('[0] going on from step')
+    back = run.at('[0] step ', after=again)
+    begun = recovery.begun(said)
+    found = recovery.Recovery(self.struck, self.ended, begun, back)
+    found.check(EVERY)
+    return found
+
+
 @pytest.fixture
-def disturb(train, undisturbed, tmp_path, capsys, request):
+def disturb(train, undisturbed, tmp_path, request):
   """Runs it, disturbs it at a moment, and compares it at its end."""
   workdir = tmp_path / 'run'
 
   def run(ready, act, *options):
-    seen = {}
-
-    def disturb():
-      seen['step'] = reached(workdir)
-      seen['saved'] = max(runs.steps(workdir), default=0)
-      act()
-
-    def look():
-      seen['finished'] = max(runs.steps(workdir), default=0)
-
-    at = fake_cloud.when(lambda: ready(workdir), disturb)
+    fault = Fault(workdir, act)
+    struck = fault.strike_when(ready)
     started = train(HERE, *options)
-    fake_cloud.when(lambda: started.says('going on from step'), look)
+    fault.follow(started)
     said = started.end()
-    at.join(timeout=10)
-    assert at.at is not None, said
+    struck.join(timeout=10)
     assert_undisturbed(workdir, undisturbed)
-    # From the last save that was finished, by then or by what was left of it.
-    begun = int(re.search(r'going on from step (\d+)', said)[1])
-    assert seen['saved'] <= begun == seen['finished']
-    lost = seen['step'] - begun
-    assert lost <= 2 * EVERY  # a save waits for the one before it
-    again = started.step(at.at + 1)
-    if again:
-      with capsys.disabled():
-        print(
-          f'\n{request.node.name}: disturbed at step {seen["step"]}, lost'
-          f' {lost} steps, next step after {again - at.at:.1f} s'
-        )
+    found = fault.recovery(started, said)
+    recovery.note(request, 'tpu_vm', found)
     return said
 
   return run
 
 
 def after(step):
-  """Whether a step is done, and saved what was to be saved before it."""
-  saved = step // EVERY * EVERY
-  return lambda workdir: (
-    reached(workdir) >= step and max(runs.steps(workdir)) >= saved
-  )
+  """Whether a step is done, and no save under way."""
+  return lambda moment: moment.step >= step and not moment.saving
 
 
-def saving(step):
-  """Whether a checkpoint is being written, and is not there yet."""
-
-  def ready(workdir):
-    folders = [f.name for f in workdir.rglob(f'{step}*') if f.is_dir()]
-    return bool(folders) and step not in runs.steps(workdir)
-
-  return ready
+def saving(moment):
+  """Whether a save is under way."""
+  return moment.step >= 15 and moment.saving
 
 
 @pytest.mark.faults
@@ -201,7 +211,7 @@ def test_preempted_in_a_step(cloud, disturb):
 
 @pytest.mark.faults
 def test_preempted_while_it_saves(cloud, disturb):
-  disturb(saving(15), lambda: cloud.preempt('run', 'run-1'))
+  disturb(saving, lambda: cloud.preempt('run', 'run-1'))
 
 
 @pytest.mark.faults
@@ -243,12 +253,16 @@ def test_a_vm_is_lost_for_ever(cloud, disturb):
 
 
 @pytest.mark.faults
-def test_a_vm_that_never_arrives(cloud, train, undisturbed, tmp_path):
+def test_a_vm_that_never_arrives(cloud, train, undisturbed, tmp_path, request):
   """What was started there is not there: it is started once more."""
   cloud.plan({'on': 'dead start', 'node': 'run-1', 'times': 1})
-  said = train(HERE).end()
+  run = train(HERE)
+  said = run.end()
   assert 'the job does not run on worker 0 of run-1: it is started' in said
   assert_undisturbed(tmp_path / 'run', undisturbed)
+  none = recovery.Moment(run.at('started on all VMs'), 0, 0, False)
+  back = run.at('[0] step ')
+  recovery.note(request, 'tpu_vm', recovery.Recovery(none, none, 0, back))
 
 
 @pytest.mark.faults
@@ -275,15 +289,18 @@ def test_a_process_is_killed(cloud, disturb):
 
 
 @pytest.mark.faults
-def test_the_launcher_is_killed(cloud, train, undisturbed, tmp_path):
-  """The job goes on, and is preempted; the same command takes it up again."""
-  first = train(HERE)
+def test_a_training_goes_on_without_its_launcher(
+  cloud, train, undisturbed, tmp_path, request
+):
+  """It is preempted, too, and the same command takes it up again."""
   workdir = tmp_path / 'run'
+  fault = Fault(workdir, lambda: cloud.preempt('run', 'run-0'))
+  first = train(HERE)
   fake_cloud.when(lambda: reached(workdir) >= 8, first.process.kill).join()
-  fake_cloud.when(
-    lambda: reached(workdir) >= 14, lambda: cloud.preempt('run', 'run-0')
-  ).join()
-  said = train(HERE).end()
+  fault.strike_when(after(14)).join()
+  run = train(HERE)
+  fault.follow(run)
+  said = run.end()
   assert 'an earlier request is SUSPENDED' in said
-  assert 'going on from step' in said
   assert_undisturbed(workdir, undisturbed)
+  recovery.note(request, 'tpu_vm', fault.recovery(run, said))

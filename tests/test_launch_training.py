@@ -6,8 +6,6 @@ import sys
 import pytest
 
 from t5x_lite import accelerators
-from t5x_lite.launch import gke
-from t5x_lite.launch import slurm
 from tests import clouds
 from tests import fake_cloud
 from tests import impatient
@@ -30,8 +28,7 @@ def tpu_vm(folder, shared, patch):
   cloud = fake_cloud.Cloud(folder)
   for name, value in cloud.environment.items():
     patch.setenv(name, value)
-  for module, name, value in impatient.PAUSES:
-    patch.setattr(module, name, value)
+  impatient.hurry(patch)
   return cloud.kill, [
     '--config=v5e_4',
     '--config.accelerator=2xv5e-1',
@@ -44,7 +41,7 @@ def gke_(folder, shared, patch):
   """A slice that no vendor has: two chips on two hosts."""
   cloud = clouds.Cloud(folder, patch)
   patch.setenv('FAKE_PYTHON', sys.executable)
-  patch.setattr(gke, 'LOOK', 0.5)
+  impatient.hurry(patch)
   two = accelerators.Accelerator('v6e', 2, 1, 2, 2, '1x2', 2)
   patch.setattr(accelerators, 'parse', lambda *_: two)
   return cloud.end, [
@@ -58,8 +55,7 @@ def gke_(folder, shared, patch):
 def slurm_(folder, shared, patch):
   """Two nodes of a GPU, which see all that this machine sees."""
   cloud = clouds.Cloud(folder, patch)
-  patch.setattr(slurm, 'READ', 0.1)
-  patch.setattr(slurm, 'LOOK', 0.5)
+  impatient.hurry(patch)
   return cloud.end, ['--config=gpu_8', '--config.accelerator=2xgpu-1']
 
 

@@ -2,8 +2,9 @@
 
 All of it lies in the folder that FAKE_CLOUD names. `faults.json` is a plan: the
 name of a call to a list, of which each call takes the first, null for none;
-`answers`: of a call, what it prints each time, instead of an answer; `saves`:
-a folder of checkpoints, of which events note the newest.
+`answers`: of a call, what it prints each time, instead of an answer; `workdir`:
+of the run, whose moment events note; `absent`: a list of {restart, rank}, of
+processes that are never there in a start.
 """
 
 import contextlib
@@ -15,6 +16,8 @@ import re
 import subprocess
 import sys
 import time
+
+import moments
 
 ROOT = pathlib.Path(os.environ['FAKE_CLOUD'])
 
@@ -79,20 +82,31 @@ def background(argv, **options):
   return process
 
 
-def happened(event, started, folder, log):
-  """Whether it is time for an event: after seconds, a line, or a file."""
+def happened(event, started, log):
+  """The moment for an event: after seconds, at a line, in a save or in none."""
   if time.monotonic() - started < event.get('after', 0):
-    return False
+    return None
   if 'log' in event:
     text = log.read_text(errors='replace') if log.exists() else ''
     if not re.search(event['log'], text[event.get('from', 0) :], re.M):
-      return False
-  return 'path' not in event or any(pathlib.Path(folder).glob(event['path']))
+      return None
+  found = moment()
+  return found if event.get('in_save') in (None, found['saving']) else None
 
 
-def log_event(name):
-  """Notes that an event comes, and which step was saved last by then."""
-  folder = pathlib.Path(plan('saves', '/nowhere'))
-  steps = [int(f.name) for f in folder.glob('*') if f.name.isdigit()]
-  newest = str(max(steps, default=0))
-  log_call(['event', name, str(time.time()), newest])
+def absent(restart):
+  """The ranks that are never there in a start; it is an event if any are."""
+  planned = [e for e in plan('absent', []) if e['restart'] == restart]
+  if planned:
+    log_event('absent', moment())
+  return [e['rank'] for e in planned]
+
+
+def moment():
+  """What the run has now."""
+  return moments.read(plan('workdir', '/nowhere'))
+
+
+def log_event(name, found):
+  """Notes that an event comes, and what the run has by then."""
+  log_call(['event', name, found])
