@@ -674,7 +674,7 @@ def small(monkeypatch):
 
 
 IN_A_STEP = {'log': 'step 7/', 'in_save': False}
-IN_A_SAVE = {'log': 'step 5/', 'in_save': True}
+IN_A_SAVE = {'log': 'step 10/', 'in_save': True}
 TOLD = {'do': 'preempt', 'rank': 0, 'grace': 60}
 UNTOLD = TOLD | {'grace': 0}
 FAULTS = {
@@ -743,7 +743,7 @@ def test_a_training_goes_on_without_its_launcher(
 ):
   """The cluster starts it again, too; and whoever looks finds it."""
   workdir, arguments = train
-  event = {'do': 'lose', 'rank': 1, 'log': 'step 12/'}
+  event = {'do': 'lose', 'rank': 1, 'log': 'step 12/', 'in_save': False}
   cloud.plan(events=[event], workdir=str(workdir))
   clouds.lose_launcher(cloud, workdir, *arguments(TWO, devices=8))
   clouds.await_event(cloud, 'ended')

@@ -622,7 +622,7 @@ def train(cloud, corpus):
 
 
 IN_A_STEP = {'log': 'step 7/', 'in_save': False}
-IN_A_SAVE = {'log': 'step 5/', 'in_save': True}
+IN_A_SAVE = {'log': 'step 10/', 'in_save': True}
 TOLD = {'do': 'preempt', 'grace': 60}
 FAULTS = {
   'a rank dies in a step': {'do': 'kill_task', 'task': 1} | IN_A_STEP,
@@ -692,7 +692,7 @@ def test_a_training_goes_on_without_its_launcher(
 ):
   """SLURM starts it again, too; and whoever looks finds it."""
   workdir, arguments = train
-  event = {'do': 'node_fail', 'log': 'step 12/'}
+  event = {'do': 'node_fail', 'log': 'step 12/', 'in_save': False}
   cloud.plan(events=[event], workdir=str(workdir))
   clouds.lose_launcher(cloud, workdir, *arguments())
   clouds.await_event(cloud, 'ended')

@@ -205,7 +205,7 @@ def saving(moment):
 
 @pytest.mark.faults
 def test_preempted_in_a_step(cloud, disturb):
-  said = disturb(after(12), lambda: cloud.preempt('run', 'run-0'))
+  said = disturb(after(17), lambda: cloud.preempt('run', 'run-0'))
   assert 'asking for new TPUs (1 of 10)' in said
 
 
