@@ -1,5 +1,6 @@
 """`launch slurm`, through fake programs whose jobs are real processes."""
 
+import functools
 import os
 import pathlib
 import shlex
