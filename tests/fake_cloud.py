@@ -11,9 +11,16 @@ import sys
 import threading
 import time
 
+from t5x_lite.launch import jobs
 from tests import impatient
 
 FAKES = pathlib.Path(__file__).parent / 'fakes'
+
+
+def spec(**changes):
+  """The spec of a job on TPU VMs."""
+  fields = {'accelerator': 'v5e-16', 'zone': 'us-west4-a'}
+  return jobs.spec(**fields | changes)
 
 
 def free_port():

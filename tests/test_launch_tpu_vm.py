@@ -82,226 +82,6 @@ def launch(cloud, command):
   return run
 
 
-def spec(**changes):
-  fields = {'accelerator': 'v5e-16', 'zone': 'us-west4-a'}
-  return jobs.spec(**fields | changes)
-
-
-# -- what is asked of gcloud --------------------------------------------------
-
-
-def created(**changes):
-  made = spec(**changes)
-  return gcloud.create('job', made, jobs.accelerator(made))
-
-
-def test_one_slice_is_asked_for():
-  assert created(capacity='spot') == [
-    *('gcloud', 'compute', 'tpus', 'queued-resources', 'create', 'job'),
-    *('--zone=us-west4-a', '--quiet', '--accelerator-type=v5litepod-16'),
-    *('--runtime-version=v2-alpha-tpuv5-lite', '--node-id=job', '--spot'),
-    *('--valid-until-duration=24h', '--async'),
-  ]
-
-
-def test_slices_are_asked_for_together():
-  made = created(slices=2, capacity='reserved', project='mine')
-  assert {'--node-count=2', '--node-prefix=job', '--reserved'} < set(made)
-  assert '--project=mine' in made and '--spot' not in made
-  two = spec(slices=2)
-  assert gcloud.nodes('job', two, jobs.accelerator(two)) == ['job-0', 'job-1']
-
-
-def test_networks_and_accounts_are_passed_on():
-  made = created(
-    tpu_vm={
-      'service_account': 'me@mine.iam.gserviceaccount.com',
-      'network': 'n',
-      'subnetwork': 's',
-      'internal_ips': True,
-      'runtime': 'r',
-      'wait': 3,
-    }
-  )
-  assert set(made) > {
-    '--service-account=me@mine.iam.gserviceaccount.com',
-    '--network=n',
-    '--subnetwork=s',
-    '--internal-ips',
-    '--runtime-version=r',
-    '--valid-until-duration=3h',
-  }
-  inside = spec(tpu_vm={'internal_ips': True})
-  assert '--internal-ip' in gcloud.ssh('n', 0, inside, 'job', 'status')
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which('gcloud'), reason='needs gcloud itself')
-def test_the_real_gcloud_knows_all_flags(tmp_path, monkeypatch):
-  monkeypatch.setenv('CLOUDSDK_CONFIG', str(tmp_path))
-  monkeypatch.setenv('CLOUDSDK_CORE_DISABLE_USAGE_REPORTING', '1')
-  vm = {'network': 'n', 'subnetwork': 's', 'service_account': 'a@b'}
-  made = spec(project='p', tpu_vm=vm | {'internal_ips': True})
-  made_of = [
-    created(capacity=capacity, slices=slices, tpu_vm=vm)
-    for capacity in jobs.CAPACITIES
-    for slices in (1, 2)
-  ] + [
-    gcloud.describe('j', made),
-    gcloud.delete('j', made),
-    gcloud.describe_node('j', made),
-    gcloud.ssh('j', 3, made, 'j', 'start', rank=3),
-    gcloud.scp('/a/b', 'j', 3, made),
-    gcloud.fetch('j', 'j', made, '/a/b'),
-    ['gcloud', 'compute', 'tpus', 'tpu-vm', 'ssh', 'j', '--worcker=0'],
-  ]
-  file = tmp_path / 'commands.json'
-  file.write_text(
-    json.dumps([{'command_string': calls.shown(argv)} for argv in made_of])
-  )
-  done = subprocess.run(
-    ['gcloud', 'meta', 'lint-gcloud-commands', f'--commands-file={file}'],
-    capture_output=True,
-    text=True,
-  )
-  *ours, wrong = json.loads(done.stdout)
-  assert [
-    entry['error_message'] for entry in ours if not entry['success']
-  ] == []
-  assert len(ours) == 12 and not wrong['success']
-
-
-@pytest.mark.parametrize(
-  'said, what',
-  [
-    (
-      'ERROR: (gcloud.compute.tpus.queued-resources.create) You do not'
-      ' currently have an active account selected.',
-      'gcloud is not logged in',
-    ),
-    (
-      'Failed to find attribute [project]. The attribute can be set in the'
-      ' following ways: - set the property `core/project`',
-      'gcloud has no project',
-    ),
-    (
-      'PERMISSION_DENIED: Cloud TPU API has not been used in project 7 before'
-      ' or it is disabled.',
-      'the Cloud TPU API of the project is not enabled',
-    ),
-    (
-      "RESOURCE_EXHAUSTED: Quota limit 'TPUV5sPreemptibleLitepodPerProject"
-      "PerZoneForTPUAPI' has been exceeded. Limit: 16 in zone us-west4-a.",
-      'the quota of the project is used up, or none was granted',
-    ),
-    (
-      "Quota exceeded for quota metric 'Requests' and limit 'Requests per"
-      " minute' of service 'tpu.googleapis.com'",
-      'too many calls of the Cloud TPU API',
-    ),
-    (
-      'There is no more capacity in the zone "us-west4-a"; you can try in'
-      ' another zone',
-      'the zone has no such TPUs free',
-    ),
-    (
-      "PERMISSION_DENIED: Permission denied on 'locations/us-west9-z' (or it"
-      ' may not exist).',
-      'there is no such zone for TPUs, or not for this project',
-    ),
-    (
-      'INVALID_ARGUMENT: Accelerator type v5litepod-256 is not available in'
-      ' zone us-central2-b',
-      'the zone does not have this kind or size of TPU',
-    ),
-    (
-      "PERMISSION_DENIED: Permission 'tpu.queuedResources.create' denied on"
-      " 'projects/mine/locations/us-west4-a'",
-      'your account may not do this in the project',
-    ),
-    (
-      'WARNING: Your active project does not match the quota project in your'
-      ' local Application Default Credentials file. This might result in'
-      " unexpected quota issues.\nPERMISSION_DENIED: Permission 'tpu.nodes.get'"
-      " denied on 'projects/mine/locations/us-west4-a/nodes/x'",
-      'your account may not do this in the project',
-    ),
-    (
-      "Could not fetch resource: - Required 'compute.projects.get' permission"
-      " for 'projects/mine'",
-      'your account may not do in Compute Engine what ssh needs',
-    ),
-    (
-      'PERMISSION_DENIED: Compute Engine API has not been used in project 7'
-      ' before or it is disabled.',
-      'the Compute Engine API of the project is not enabled',
-    ),
-    (
-      'INTERNAL: Internal error encountered.',
-      'Google Cloud failed for a moment',
-    ),
-    (
-      "You do not have permission to act as service account: 'x'",
-      'the service account cannot be used',
-    ),
-    (
-      'Unable to find the server at tpu.googleapis.com',
-      'Google Cloud is not reached',
-    ),
-  ],
-)
-def test_what_the_api_says_is_told_in_our_words(said, what):
-  error = calls.failed(['gcloud'], 1, said, gcloud.API_FAULTS)
-  assert error.what == what and said.split('\n')[-1][:20] in str(error)
-  assert error.fault.fix or error.fault.passes
-
-
-def test_internal_addresses_are_no_failure_of_google_cloud():
-  said = 'INVALID_ARGUMENT: internal IPs need Private Google Access'
-  error = calls.failed(['gcloud'], 1, said, gcloud.API_FAULTS)
-  assert error.fault is None and not error.passes
-
-
-@pytest.mark.parametrize(
-  'text',
-  ['', '[]', '{}', 'null', '3', '"ACTIVE"', '<html>', '{"state": null}']
-  + ['{"state": {}}', '{"state": {"state": []}}', '{"state": ["READY"]}']
-  + ['{"state": "READY", "networkEndpoints": [{}]}']
-  + ['{"state": "READY", "networkEndpoints": 3}'],
-)
-def test_an_answer_that_is_not_understood(monkeypatch, text):
-  monkeypatch.setattr(calls, 'run', lambda *_, **__: text)
-  with pytest.raises(
-    calls.CallError, match='answer of gcloud .* is not understood'
-  ) as e:
-    gcloud.ask(gcloud.describe_node('n', spec()))
-  assert f'got {repr(text) if text else "nothing"}' in str(e.value)
-
-
-def test_a_name_is_not_taken_for_a_fault(cloud):
-  assert gcloud.ask(gcloud.describe('quota-test', spec()), tries=1) is None
-
-
-def test_a_stream_gives_lines_and_then_the_fault():
-  stream = calls.Stream(
-    ['sh', '-c', 'echo a; printf b; echo "[255]" >&2; exit 255'],
-    silence=20,
-    faults=gcloud.SSH_FAULTS,
-  )
-  lines = iter(stream)
-  assert [next(lines), next(lines)] == ['a', 'b']
-  with pytest.raises(calls.CallError, match='not reached by ssh'):
-    next(lines)
-  stream.close()
-
-
-def test_a_stream_that_is_silent_is_given_up():
-  stream = calls.Stream(['sleep', '60'], silence=0.1)
-  with pytest.raises(calls.CallError, match='sleep was silent for 0.1 s'):
-    list(stream)
-  stream.close()
-
-
 # -- what is refused ----------------------------------------------------------
 
 
@@ -322,7 +102,7 @@ def test_a_stream_that_is_silent_is_given_up():
   ],
 )
 def test_wrong_specs_are_refused(changes, said):
-  made = spec(**changes)
+  made = fake_cloud.spec(**changes)
   with pytest.raises(errors.ConfigError, match=re.escape(said)):
     tpu_vm.check(made, jobs.accelerator(made))
 
@@ -330,12 +110,19 @@ def test_wrong_specs_are_refused(changes, said):
 def test_without_source_a_wheel_must_be_given(monkeypatch, tmp_path):
   monkeypatch.setattr(shipping, '_ROOT', tmp_path)
   with pytest.raises(errors.ConfigError, match='no wheel can be made'):
-    tpu_vm.check(spec(), jobs.accelerator(spec()))
+    tpu_vm.check(fake_cloud.spec(), jobs.accelerator(fake_cloud.spec()))
   wheel = tmp_path / 't5x_lite-1.0-py3-none-any.whl'
   wheel.touch()
   for given in ({'wheel': str(wheel)}, {'python': '/usr/bin/python3'}):
-    made = spec(tpu_vm=given)
+    made = fake_cloud.spec(tpu_vm=given)
     tpu_vm.check(made, jobs.accelerator(made))
+
+
+def test_a_name_is_not_taken_for_a_fault(cloud):
+  assert (
+    gcloud.ask(gcloud.describe('quota-test', fake_cloud.spec()), tries=1)
+    is None
+  )
 
 
 def test_no_gcloud(cloud, launch, monkeypatch):
@@ -549,7 +336,7 @@ def test_taken_before_it_was_given(cloud, launch):
 
 def test_waiting_has_an_end(cloud):
   cloud.plan({'on': 'queue', 'set': {'path': ['WAITING_FOR_RESOURCES']}})
-  made = spec(accelerator='v5e-1', tpu_vm={'wait': 1})
+  made = fake_cloud.spec(accelerator='v5e-1', tpu_vm={'wait': 1})
   asked = {'asked': time.time() - 3601}
   job = jobs.Job('my-run', 'tpu_vm', made.to_dict(), [], state=asked)
   gcloud.do(gcloud.create('my-run', made, job.accelerator), gcloud.EXISTS)
@@ -597,7 +384,7 @@ def test_vms_have_their_ranks_in_the_order_of_the_slices():
       'networkConfigs': [{}, {}],
     },
   }
-  made = spec(accelerator='v5e-16', slices=2)
+  made = fake_cloud.spec(accelerator='v5e-16', slices=2)
   job = jobs.Job('job', 'tpu_vm', made.to_dict(), [])
   found = vms.find(job, said)
   assert [(vm.rank, vm.node, vm.worker) for vm in found][3:6] == [
@@ -673,7 +460,7 @@ def small(cloud, tmp_path, monkeypatch):
 
   def make(**vm):
     vm = {'python': str(tmp_path / 'stub')} | vm
-    made = spec(accelerator='v5e-1', tpu_vm=vm)
+    made = fake_cloud.spec(accelerator='v5e-1', tpu_vm=vm)
     job = jobs.Job('my-run', 'tpu_vm', made.to_dict(), ['evaluate'])
     shipping.make(job)
     job.save()
@@ -944,7 +731,7 @@ def test_the_launcher_is_killed_and_the_job_found(cloud, launch, command):
 @pytest.fixture
 def vm(cloud, tmp_path, monkeypatch):
   """Runs worker.py for a job of one stub, as ssh would: its status."""
-  made = spec(
+  made = fake_cloud.spec(
     accelerator='v5e-1',
     tpu_vm={'python': str(tmp_path / 'stub')},
     env={'STUB_CODES': 'wait'},
