@@ -34,6 +34,7 @@ FREE = {
   'copy-done',
   'slice-done',
   'async-done',
+  'call-done',
   'async-update',
 }
 _LABELS = re.compile(r'dim_labels=(\w+)_(\w+)->(\w+)')

@@ -15,6 +15,7 @@ _ARRAY = re.compile(r'(\w+)\[([^\]]*)\](?:\{([^}]*)\})?')
 _TILE = re.compile(r'\(([\d,]+)\)')
 _SPACE = re.compile(r'S\((\d+)\)')
 _HEADER = re.compile(r'(ENTRY )?%([\w.-]+) \(.*\{$')
+_END = re.compile(r'\}(, execution_thread="\w+")?$')  # of a computation
 _NAME = re.compile(r'%([\w.-]+)')
 _OP = re.compile(r'  (ROOT )?%([\w.-]+) = ')
 _KIND = re.compile(r'\s*([a-z][\w-]*)\(')
@@ -228,7 +229,7 @@ def parse(text):
       if header:
         current, ops, root = header[2], {}, None
         entry = current if header[1] else entry
-    elif line == '}':
+    elif _END.match(line):
       computations[current] = Computation(
         current, ops, root or next(reversed(ops.values()))
       )
