@@ -144,20 +144,23 @@ class Embed(nnx.Module):
   """A table of token vectors, which may also make the logits."""
 
   def __init__(self, rngs, spec, rows, axis='vocab'):
-    self.spec = spec
+    self.spec, self.axes = spec, (axis, 'embed')
     self.embedding = param(
       rngs,
       (rows, spec.embed_dim),
-      (axis, 'embed'),
+      self.axes,
       initializers.weights(spec, 'embedding', rows, spec.embed_dim),
     )
 
   def __call__(self, ids_BL):
-    # Each device looks up its share of the width: else XLA gathers the table.
-    ids_BL = partitioning.constrain(ids_BL, ('rows', 'length'))
-    x_BLE = jnp.take(self.embedding[...], ids_BL, axis=0)
-    x_BLE = x_BLE.astype(jnp.dtype(self.spec.dtype))
-    x_BLE = partitioning.constrain(x_BLE, ('rows', 'length', 'embed'))
+    table_VE, dtype = self.embedding[...], jnp.dtype(self.spec.dtype)
+    if products.brings_table(table_VE, len(ids_BL), self.axes):
+      x_BLE = products.take(table_VE, ids_BL, dtype, self.axes)
+    else:
+      # Each device looks up its share of the width: else XLA gathers the table.
+      ids_BL = partitioning.constrain(ids_BL, ('rows', 'length'))
+      x_BLE = jnp.take(table_VE, ids_BL, axis=0).astype(dtype)
+      x_BLE = partitioning.constrain(x_BLE, ('rows', 'length', 'embed'))
     return partitioning.constrain(x_BLE, ('batch', 'length', 'embed'))
 
   def logits(self, x_BLE):

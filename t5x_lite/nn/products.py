@@ -9,6 +9,7 @@ from jax.sharding import PartitionSpec
 
 from t5x_lite import partitioning
 
+_TILE = 128  # numbers of a row that a TPU moves at once
 _FEW_ROWS = 32  # up to which it pays to turn what a table makes of them
 
 
@@ -91,12 +92,9 @@ def scatter(product, x, gradient, shape, axes):
     return product(x, gradient)
   placed = [*partitioning.partition_spec(shape, axes, mesh)]
   rows = partitioning.RULES['batch']
-  shards = partitioning.batch_shards(mesh.shape)
-  # Within a map over the rows XLA forgets what else is shared out; on CPUs it
-  # aborts where sums of bfloat16 are scattered.
+  # On CPUs XLA aborts where sums of bfloat16 are scattered.
   known = x.dtype != jnp.bfloat16 or partitioning.platform() != 'cpu'
-  known = known and shards == mesh.size and len(x) % shards == 0
-  if 'fsdp' not in placed or not known:
+  if 'fsdp' not in placed or not (known and _rows_alone(mesh, len(x))):
     return partitioning.constrain(product(x, gradient), axes)
   axis = placed.index('fsdp')
   copies = [name for name in rows if name != 'fsdp' and mesh.shape[name] > 1]
@@ -115,6 +113,60 @@ def scatter(product, x, gradient, shape, axes):
     check_vma=False,
   )
   return partitioning.constrain(spread(x, gradient), axes)
+
+
+def _rows_alone(mesh, rows):
+  """Whether a mesh shares out so many rows and nothing besides.
+
+  Within a map over the rows XLA forgets what else is shared out.
+  """
+  shards = partitioning.batch_shards(mesh.shape)
+  return shards == mesh.size and rows % shards == 0
+
+
+def brings_table(table, rows, axes):
+  """Whether `take` is for a table: where fsdp leaves less than a tile of it.
+
+  A device that looked up its share of the width for all rows would read and
+  write numbers a few at a time, and chips far apart would exchange the results.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  fsdp = 1 if mesh.empty else mesh.shape.get('fsdp', 1)
+  if fsdp == 1 or not _rows_alone(mesh, rows):
+    return False
+  placed = partitioning.partition_spec(table.shape, axes, mesh)
+  return placed[-1] == 'fsdp' and table.shape[-1] // fsdp < _TILE
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def take(table, ids, dtype, axes):
+  """Rows of a table that is brought together before, and shared out again.
+
+  Args:
+    table: [rows, width], float32.
+    ids: of rows, int32.
+    dtype: of what is looked up.
+    axes: the names of the table's axes.
+  """
+  return jnp.take(gather(table.astype(dtype), axes), ids, axis=0)
+
+
+def _take_forward(table, ids, dtype, axes):
+  return take(table, ids, dtype, axes), (table, ids)
+
+
+def _take_backward(dtype, axes, kept, gradient):
+  del dtype
+  table, ids = kept
+
+  def of_table(ids, gradient):
+    zeros = jnp.zeros(table.shape, table.dtype)
+    return zeros.at[ids].add(gradient.astype(zeros.dtype))
+
+  return scatter(of_table, ids, gradient, table.shape, axes), None
+
+
+take.defvjp(_take_forward, _take_backward)
 
 
 def _smaller_first(of_x, x, of_y, y, out):
