@@ -179,7 +179,7 @@ def _collective(module, computation, op, outer, devices):
     outer.name,
     outer.name,
     op,
-    sliced and _read(module, computation, op) * n <= 2 * payload,
+    sliced and 2 * _read(module, computation, op) <= payload,
   )
 
 
