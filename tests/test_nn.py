@@ -6,11 +6,13 @@ import types
 from flax import nnx
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 import numpy as np
 import pytest
 import t5_numpy
 
 from t5x_lite import models
+from t5x_lite import partitioning
 from t5x_lite import specs
 from t5x_lite.nn import attention
 from t5x_lite.nn import kernels
@@ -376,3 +378,35 @@ def test_rows_change_places_and_what_they_wrote_does_not():
   np.testing.assert_array_equal(one_G1D, -new[5, 0])
   with pytest.raises(ValueError, match='not repeated'):
     turned.repeat(2)
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_a_table_that_is_brought_together_looks_up_and_adds_up_alike(dtype):
+  rng, dtype = np.random.default_rng(0), jnp.dtype(dtype)
+  table, d = (
+    jnp.asarray(rng.normal(size=size), jnp.float32)
+    for size in ((40, 32), (16, 7, 32))
+  )
+  ids = jnp.asarray(rng.integers(0, 40, (16, 7)))  # some come several times
+  axes = 'vocab', 'embed'
+
+  def value(look_up):
+    return lambda table: jnp.sum(look_up(table).astype(jnp.float32) * d)
+
+  plain = value(lambda table: table[ids].astype(dtype))
+  wanted, of_wanted = jax.value_and_grad(plain)(table)
+  mesh = partitioning.make_mesh(specs.Mesh(data=2, fsdp=4))
+  with jax.set_mesh(mesh):
+    assert products.brings_table(table, 16, axes)
+    assert not products.brings_table(table, 12, axes)  # rows it can't share out
+    wide = jnp.zeros((40, 4 * 128))
+    assert not products.brings_table(wide, 16, axes)
+    brought = value(lambda table: products.take(table, ids, dtype, axes))
+    step = jax.jit(jax.value_and_grad(brought))
+    placed = jax.device_put(table, jax.NamedSharding(mesh, P(None, 'fsdp')))
+    found, of_found = step(placed)
+    text = step.lower(placed).compile().as_text()
+  np.testing.assert_allclose(found, wanted, rtol=1e-5)
+  np.testing.assert_allclose(of_found, of_wanted, atol=1e-5)
+  assert of_found.sharding.spec == P(None, 'fsdp')
+  assert 'reduce-scatter' in text and 'all-to-all' not in text
