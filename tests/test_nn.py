@@ -399,7 +399,7 @@ def test_a_table_that_is_brought_together_looks_up_and_adds_up_alike(dtype):
   with jax.set_mesh(mesh):
     assert products.brings_table(table, 16, axes)
     assert not products.brings_table(table, 12, axes)  # rows it can't share out
-    wide = jnp.zeros((40, 4 * 128))
+    wide = jnp.zeros((40, 4 * 32))
     assert not products.brings_table(wide, 16, axes)
     brought = value(lambda table: products.take(table, ids, dtype, axes))
     step = jax.jit(jax.value_and_grad(brought))

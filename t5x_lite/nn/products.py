@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec
 
 from t5x_lite import partitioning
 
-_TILE = 128  # numbers of a row that a TPU moves at once
+_FEW_COLUMNS = 32  # of a table, from which on a device looks up its own alone
 _FEW_ROWS = 32  # up to which it pays to turn what a table makes of them
 
 
@@ -125,17 +125,18 @@ def _rows_alone(mesh, rows):
 
 
 def brings_table(table, rows, axes):
-  """Whether `take` is for a table: where fsdp leaves less than a tile of it.
+  """Whether `take` is for a table: where fsdp leaves little of its width.
 
-  A device that looked up its share of the width for all rows would read and
-  write numbers a few at a time, and chips far apart would exchange the results.
+  Else a device looks up its share of the width for all rows, and they exchange
+  what they found. With few numbers of a row to each, TPUs read and write tiles
+  that are empty but for them, and chips far apart exchange them slowly.
   """
   mesh = jax.sharding.get_abstract_mesh()
   fsdp = 1 if mesh.empty else mesh.shape.get('fsdp', 1)
   if fsdp == 1 or not _rows_alone(mesh, rows):
     return False
   placed = partitioning.partition_spec(table.shape, axes, mesh)
-  return placed[-1] == 'fsdp' and table.shape[-1] // fsdp < _TILE
+  return placed[-1] == 'fsdp' and table.shape[-1] // fsdp < _FEW_COLUMNS
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
