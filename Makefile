@@ -87,6 +87,9 @@ $(READY): setup.py $(PINS) | python
 
 $(ORACLE): setup.py $(PINS) | python
 	$(call install,.venv-oracle,test$(comma)oracle)
+	@# timm brings it, transformers loads it where it is, and nothing needs it; of
+	@# another build than torch it breaks both.
+	@.venv-oracle/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes torchvision
 
 $(PLANS): setup.py $(PINS) | python
 	$(call install,.venv-plans,test$(comma)tpu)

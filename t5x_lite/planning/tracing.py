@@ -195,7 +195,7 @@ def _reach(jaxpr, bits):
     inner = equation.params.get('jaxpr', equation.params.get('call_jaxpr'))
     inner = getattr(inner, 'jaxpr', inner)
     if equation.primitive.name == 'scan':
-      found = _reach_of_scan(equation.params, inner, own)
+      found = _reach_of_scan(equation, inner, own)
     elif inner is not None and len(inner.invars) == len(own):
       found = _reach(inner, own)
     else:
@@ -204,10 +204,18 @@ def _reach(jaxpr, bits):
   return [read(var) for var in jaxpr.outvars]
 
 
-def _reach_of_scan(params, body, own):
+def _reach_of_scan(equation, body, own):
   """The same of a scan: what a turn leaves, the next one reads."""
-  first = params['num_consts']
-  last = first + params['num_carry']
+  # How its arguments are divided goes by other names with each version of JAX:
+  # those of each turn alone have an axis more than its body has.
+  last, carried = (
+    sum(a.aval.ndim == b.aval.ndim for a, b in zip(outer, inner, strict=True))
+    for outer, inner in (
+      (equation.invars, body.invars),
+      (equation.outvars, body.outvars),
+    )
+  )
+  first = last - carried
   while True:
     found = _reach(body, own)
     carried = found[: last - first]
