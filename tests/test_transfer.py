@@ -259,7 +259,11 @@ def test_names_that_a_recipe_holds(folder, tmp_path):
     (2, 'both given', ['weights', 'hf', '--workdir=x']),
     (4, 'not safetensors', ['weights', 'noise.safetensors']),
     (4, '', ['export', '--workdir=nowhere', '--output=out']),
-    (2, 'choose from', ['export', '--workdir=x', '--output=o', '--dtype=int8']),
+    (
+      2,
+      'no such choice; got int8, expected one of',
+      ['export', '--workdir=x', '--output=o', '--dtype=int8'],
+    ),
     (2, 'a size', ['export', '--workdir=x', '--output=o', '--shard_size=5XB']),
     (4, 'no such step', ['export', '--workdir=run', '--output=o', '--step=9']),
   ],

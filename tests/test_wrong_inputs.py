@@ -594,7 +594,7 @@ WORKDIR = {
   'unknown decoding': (
     ['infer', '--workdir={0}/run', '--decoding=beams'],
     2,
-    ['--decoding', "'beams'", "'beam'"],
+    ['--decoding', 'got beams', 'did you mean beam?'],
   ),
   'unknown penalty': (
     ['infer', '--workdir={0}/run', '--decoding=beam', '--penalty=gnmt'],
