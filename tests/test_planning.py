@@ -327,4 +327,8 @@ def test_a_bad_rule_shows_by_its_axis_and_product(monkeypatch):
   new = bad.keys() - good.keys()
   assert ('all-gather', ('data',)) in new
   names = ' '.join(bad['all-gather', ('data',)])
-  assert 'BLF' in names  # of the feed-forward layer
+  # Of the feed-forward layer; JAX 0.12 gathers where its result is laid out.
+  newer = jax.__version_info__ >= (0, 12)
+  assert (
+    'while/body/eval_jaxpr/sharding_constraint' if newer else 'BLF'
+  ) in names
