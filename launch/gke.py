@@ -57,6 +57,8 @@ def submit(job, follow, say):
   manifest, asked, made = plan(job)
   found = gke_cluster.find(job, say)
   if found and not found.is_over and found.state != 'Suspended':
+    if not beginning.is_begun(job):
+      _check_set(job, found)
     beginning.begin(job)
     say(standing.going_on(job, found.words))
   else:
@@ -72,6 +74,19 @@ def submit(job, follow, say):
     say(f'{job.name} is launched; {leaving.ways(job)}')
     return 0
   return watch(job, say)
+
+
+def _check_set(job, found):
+  """Refuses to go on with a set that is not remembered here, if it differs."""
+  if found.digest != gke_manifest.digest(job):
+    raise errors.ConfigError(
+      'a job of this name was launched otherwise, and is there',
+      where=f'--name={job.name}',
+      got='another job spec, command or file',
+      expected=f'those of the JobSet in {where(job)}, as it is {found.words}',
+      fix=f't5x_lite launch watch {job.name} --backend=gke --config=NAME'
+      ' follows it as it is; or another --name',
+    )
 
 
 def _apply(call, manifest, say):

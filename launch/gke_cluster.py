@@ -139,6 +139,7 @@ class Found:
     counted: of these, how many count towards the limit.
     pods: of its newest start, by rank.
     queue: of Kueue, in which it is or was, or ''.
+    digest: of the manifest that it was made by, or ''.
   """
 
   state: str
@@ -147,6 +148,7 @@ class Found:
   counted: int
   pods: tuple[Pod, ...]
   queue: str = ''
+  digest: str = ''
 
   @property
   def is_over(self):
@@ -216,7 +218,8 @@ def _set(text):
   """What a JobSet says of itself, as a Found without pods."""
   shown = json.loads(text)
   status = shown.get('status', {})
-  queue = shown['metadata'].get('labels', {}).get(gke_manifest.QUEUE, '')
+  metadata = shown['metadata']
+  queue = metadata.get('labels', {}).get(gke_manifest.QUEUE, '')
   state, why = 'Pending', ''
   if shown['spec'].get('suspend'):
     state = 'Suspended'
@@ -235,6 +238,7 @@ def _set(text):
     status.get('restartsCountTowardsMax', 0),
     (),
     queue,
+    metadata.get('annotations', {}).get(gke_manifest.DIGEST, ''),
   )
 
 

@@ -5,6 +5,7 @@ ends with decides what becomes of the set: see `_pod_rules` and `_set_rules`.
 """
 
 import base64
+import hashlib
 import json
 
 from t5x_lite import accelerators
@@ -16,6 +17,7 @@ CONTAINER = 'main'
 FOLDER = '/t5x_lite/files'  # where the command starts
 MOST = 2**20 - 2**14  # bytes in a ConfigMap, in base64; Kubernetes has 1 MiB
 QUEUE = 'kueue.x-k8s.io/queue-name'
+DIGEST = 't5x_lite.digest'  # an annotation, by which a set is told apart
 PREEMPTED = 'preempted'  # the rule by which a restart is not counted
 _KEPT = 3600  # seconds that a finished set stays, if it is to be deleted
 _PORTS = {'tpu': 8471, 'slices': 8080, 'coordinator': 8482}
@@ -23,9 +25,20 @@ _PORTS = {'tpu': 8471, 'slices': 8080, 'coordinator': 8482}
 
 def make(job):
   """The manifest of a Job, as JSON text for kubectl."""
-  items = [_config_map(job)] if job.files else []
-  listed = {'apiVersion': 'v1', 'kind': 'List', 'items': [*items, _set(job)]}
+  items = _items(job)
+  marks = items[-1]['metadata'].setdefault('annotations', {})
+  marks[DIGEST] = digest(job)
+  listed = {'apiVersion': 'v1', 'kind': 'List', 'items': items}
   return json.dumps(listed, indent=2) + '\n'
+
+
+def digest(job):
+  """Of all that is asked for, as hexadecimal digits."""
+  return hashlib.sha256(json.dumps(_items(job)).encode()).hexdigest()[:16]
+
+
+def _items(job):
+  return [_config_map(job)] * bool(job.files) + [_set(job)]
 
 
 def files_name(job):

@@ -160,7 +160,8 @@ def _check_script(job, place, found):
       where=f'--name={job.name}',
       got=' | '.join(lines) or 'less than it has',
       expected=f'{script}, as it is {found.words}',
-      fix='another --name',
+      fix=f't5x_lite launch watch {job.name} --backend=slurm --config=NAME'
+      ' follows it as it is; or another --name',
     )
 
 

@@ -525,6 +525,20 @@ def test_a_job_that_runs_does_not_change(cloud, say):
   assert line.endswith('of the current context  Completed, pods: 1 Succeeded')
 
 
+def test_a_set_of_another_machine_does_not_change(cloud, say, monkeypatch):
+  one = ONE, '--detach', '--config.gke.grace=1'
+  body = 'time.sleep(60)'
+  launch(say, cloud, body, *one)
+  monkeypatch.setenv('T5X_LITE_STATE', str(cloud.folder / 'other'))
+  for changed in '--config.restarts=3', '--config.env.A=1':
+    said = launch(say, cloud, body, *one, changed, code=2)
+    assert 'was launched otherwise, and is there at --name=tiny' in said
+    assert 'launch watch tiny --backend=gke' in said and said.count('\n') == 1
+    assert 'no job was launched here' in say('status')
+  assert 'going on with it' in launch(say, cloud, body, *one)
+  assert 'is deleted' in say('delete', 'tiny', '--force')
+
+
 def test_another_machine_needs_no_image(cloud, say, monkeypatch):
   where = '--backend=gke', '--config=v5e_4'
   said = say('delete', 'tiny', *where, code=2)
