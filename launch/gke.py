@@ -112,7 +112,7 @@ def stands(job, say=None):
   if found is None:
     return None
   is_live = not found.is_over and found.state != 'Suspended'
-  return standing.Standing(found.words, is_live, None if is_live else ())
+  return standing.Standing(found.words, is_live)
 
 
 def is_there(job, say):

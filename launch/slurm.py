@@ -195,8 +195,7 @@ def stands(job, say=None):
   found = slurm_queue.find(job, say)
   if found is None:
     return None
-  held = None if found.is_live else ()
-  return standing.Standing(found.words, found.is_live, held)
+  return standing.Standing(found.words, found.is_live)
 
 
 def is_there(job, say):

@@ -23,18 +23,16 @@ class Standing:
 
   Attributes:
     state: in a few words.
-    is_live: whether it runs, or waits to.
-    held: fields of its spec that cannot change as long as it is there; None:
-      neither they nor anything else.
+    is_live: whether it runs, or waits to, so that nothing of it can change.
+    held: fields of its spec that cannot change as long as it is there.
   """
 
   state: str
   is_live: bool
-  held: tuple[str, ...] | None = None
+  held: tuple[str, ...] = ()
 
-  def holds(self, field):
-    if self.held is None:
-      return True
+  def outlasts(self, field):
+    """Whether a field cannot change even once the job has ended."""
     return field.removeprefix('--config.') in self.held
 
 
@@ -147,12 +145,18 @@ def check(old, new, found, differ):
   Raises:
     ConfigError: with what differs, and what to do.
   """
-  held = [d for d in differ if found and found.holds(d.field)]
+  if found is None:
+    return
+  kept = [d for d in differ if found.outlasts(d.field)]
+  held = differ if found.is_live else kept
   if not held:
     return
-  if found.held is None:
+  if found.is_live:
     fix = f't5x_lite launch stop {old.name} lets it save and end; then the'
     fix += ' same launch goes on from there, with these'
+    if kept:
+      fix = f't5x_lite launch stop {old.name} lets it save and end, delete'
+      fix += ' gives back what it has; then the same launch goes on, with these'
   else:
     fix = f't5x_lite launch delete {old.name} gives back what it has'
   raise errors.ConfigError(

@@ -207,7 +207,7 @@ def _line(name):
   """A job, where it is and how, or why that is not known."""
   try:
     job = jobs.find(name)
-  except errors.UserError as e:
+  except (errors.UserError, OSError) as e:
     return f'{name}  {e}'
   if job is None:
     return f'{name}  was deleted just now'

@@ -204,17 +204,17 @@ def stands(job, say=None):
       return None
     now = queueing.state(said)
     if now in queueing.DEAD:
-      return standing.Standing(now, False, ())
+      return standing.Standing(now, is_live=False)
   found = keeping.find(job, say)
   if not found:
-    return standing.Standing(now, True, queueing.FIXED)
+    return standing.Standing(now, False, queueing.FIXED)
   chosen = following.followed(job, found)
   phases = [
     s['phase'] for s in vms.each(chosen, lambda vm: vms.glance(job, vm))
   ]
   words = f'{now}, {", ".join(dict.fromkeys(phases))}'
   runs = not set(phases).isdisjoint(vms.RUNNING)
-  return standing.Standing(words, runs, None if runs else queueing.FIXED)
+  return standing.Standing(words, runs, queueing.FIXED)
 
 
 def clear(job, say):

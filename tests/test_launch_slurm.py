@@ -183,11 +183,13 @@ def test_jobs_are_listed_with_their_state(cloud, say):
   """Also of those that cannot be asked for."""
   launch(say, cloud, 'time.sleep(60)', '--detach')
   (jobs.folder() / 'broken.json').write_text('{')
+  (jobs.folder() / 'folder.json').mkdir()
   gone = jobs.Job('gone', 'slurm', jobs.load('gpu_8').to_dict(), ['train'])
   gone.save()
   while 'RUNNING' not in say('status'):
     time.sleep(0.05)
-  first, second, third = say('status').splitlines()
+  first, torn, second, third = say('status').splitlines()
+  assert torn.startswith('folder  ') and 'Is a directory' in torn
   assert first.startswith('broken  what is remembered of a job is damaged')
   assert second.endswith(
     '1 node of 8 GPUs  the queue of SLURM  nothing is there'
@@ -197,7 +199,7 @@ def test_jobs_are_listed_with_their_state(cloud, say):
   assert third.startswith(start) and 'RUNNING on 2 nodes' in third
   cloud.plan(squeue=['Invalid user'] * 2)
   shown = say('status').splitlines()
-  assert [line.count('not known how: squeue') for line in shown] == [0, 1, 1]
+  assert [line.count('not known how: squeue') for line in shown] == [0, 0, 1, 1]
 
 
 def test_what_is_known_here_alone_is_forgotten(cloud, say):

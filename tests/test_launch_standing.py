@@ -78,7 +78,7 @@ def test_what_is_held():
   old, new = a_job(), a_job(*(f'env.A{n}=1' for n in range(6)), 'restarts=3')
   differ = standing.differences(old, new)
   standing.check(old, new, None, differ)
-  standing.check(old, new, standing.Standing('ended', False, ()), differ)
+  standing.check(old, new, standing.Standing('ended', False), differ)
   ended = standing.Standing('ended', False, ('restarts', 'zone'))
   with pytest.raises(errors.ConfigError) as e:
     standing.check(old, new, ended, differ)
@@ -87,4 +87,8 @@ def test_what_is_held():
   with pytest.raises(errors.ConfigError) as e:
     standing.check(old, new, standing.Standing('running', True), differ)
   assert str(e.value).count('a value') == 3 and '; and 3 more' in str(e.value)
-  assert 'launch stop a lets it save' in str(e.value)
+  assert 'launch stop a lets it save and end; then' in str(e.value)
+  running = standing.Standing('running', True, ('restarts',))
+  with pytest.raises(errors.ConfigError) as e:
+    standing.check(old, new, running, differ)
+  assert 'delete gives back what it has; then the same' in str(e.value)

@@ -561,6 +561,7 @@ def test_a_job_that_runs_does_not_change(cloud, launch, command, tmp_path):
     said = launch(*one, waits, option, code=2)
     assert f'got {differs}, expected what it was launched with' in said
     assert 'as it is ACTIVE, running; fix: t5x_lite launch stop' in said
+    assert ('delete gives back' in said) == ('capacity' in option)
   line = command('launch', 'status').strip()
   assert line.startswith('my-run  tpu_vm  v5e-1 (')
   assert line.endswith('us-west4-a  ACTIVE, running')
