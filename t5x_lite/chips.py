@@ -299,6 +299,7 @@ def gpu_share(environ=None):
       got=' and '.join(f'{name}={text}' for name, text in given.items()),
       expected=f'{SHARE[0]} alone: the other is deprecated',
     )
+  share = _SHARE
   for name, text in given.items():
     try:
       share = float(text)
@@ -308,9 +309,6 @@ def gpu_share(environ=None):
       raise errors.ConfigError(
         'not a share of memory', where=name, got=text, expected='such as 0.9'
       )
-    break
-  else:
-    share = _SHARE
   no_pool = environ.get('XLA_PYTHON_CLIENT_ALLOCATOR', '').lower() == 'platform'
   return 1.0 if no_pool else min(share, 1.0)
 

@@ -397,10 +397,13 @@ def test_a_table_that_is_brought_together_looks_up_and_adds_up_alike(dtype):
   wanted, of_wanted = jax.value_and_grad(plain)(table)
   mesh = partitioning.make_mesh(specs.Mesh(data=2, fsdp=4))
   with jax.set_mesh(mesh):
-    assert products.brings_table(table, 16, axes)
-    assert not products.brings_table(table, 12, axes)  # rows it can't share out
+    assert products.brings_table(table, ids.shape, axes)
+    assert not products.brings_table(table, (16, 1), axes)  # decoding
+    assert not products.brings_table(
+      table, (12, 7), axes
+    )  # rows it can't share out
     wide = jnp.zeros((40, 4 * 32))
-    assert not products.brings_table(wide, 16, axes)
+    assert not products.brings_table(wide, ids.shape, axes)
     brought = value(lambda table: products.take(table, ids, dtype, axes))
     step = jax.jit(jax.value_and_grad(brought))
     placed = jax.device_put(table, jax.NamedSharding(mesh, P(None, 'fsdp')))

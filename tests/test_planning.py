@@ -1,5 +1,6 @@
 """Plans: what is read off compiled programs, on programs known by hand."""
 
+import dataclasses
 import math
 import pathlib
 
@@ -250,6 +251,34 @@ def test_a_compiled_scan_counts_what_it_does():
   assert not unknown
   # Forward, and of each factor's gradient as much; the first has none of x.
   assert total == 2 * rows * width * width * 3 * layers
+
+
+def test_what_is_updated_in_place_is_read_though_nothing_else_uses_it():
+  """Aliases alone do not say that a fusion makes a piece of an exchange."""
+  array = 'f32[256,128]{1,0:T(8,128)}'
+  row = 'f32[8,128]{1,0:T(8,128)}'
+  module = hlo.parse(f"""HloModule m, is_scheduled=true
+
+%f (a: f32[256,128], b: f32[8,128], i: s32[]) -> f32[256,128] {{
+  %a = {array} parameter(0)
+  %b = {row} parameter(1)
+  %i = s32[]{{:T(128)}} parameter(2)
+  ROOT %u = {array} dynamic-update-slice(%a, %b, %i, %i)
+}}
+
+ENTRY %main (x: f32[256,128], y: f32[8,128], z: s32[]) -> f32[256,128] {{
+  %x = {array} parameter(0)
+  %y = {row} parameter(1)
+  %z = s32[]{{:T(128)}} parameter(2)
+  ROOT %g = {array} fusion(%x, %y, %z), kind=kLoop, calls=%f, \
+output_to_operand_aliasing={{{{}}: (0, {{}})}}
+}}
+""")
+  fused = module.entry.root
+  plain = dataclasses.replace(fused, attributes='calls=%f')
+  found = counting.moved(module, module.entry, fused)
+  assert found == counting.moved(module, module.entry, plain)
+  assert found >= 2 * 8 * 128 * 4
 
 
 def test_text_that_is_no_program_is_refused():

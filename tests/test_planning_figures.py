@@ -133,6 +133,17 @@ def test_what_does_not_fit_is_told_with_both_sizes():
   assert 'parameters' in lines[2] and 'nearest change' in lines[3]
 
 
+def test_a_search_sums_gradients_along_all_sides_of_their_axis():
+  run, _ = make_programs.case('t5_fsdp')
+  run = dataclasses.replace(run, batch_size=64)
+  square = accelerators.parse('v5e-64')
+  sizes = dict.fromkeys(partitioning.AXES, 1)
+  alone, one, two = (
+    search._seconds(run, square, sizes | {'data': n}) for n in (1, 8, 64)
+  )
+  assert one - alone == pytest.approx(2 * (two - alone)) and two > alone
+
+
 def gpu_case():
   """The program of four chips, as if it were of a node of GPUs."""
   run, _ = make_programs.case('t5_fsdp')

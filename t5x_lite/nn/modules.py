@@ -154,7 +154,7 @@ class Embed(nnx.Module):
 
   def __call__(self, ids_BL):
     table_VE, dtype = self.embedding[...], jnp.dtype(self.spec.dtype)
-    if products.brings_table(table_VE, ids_BL.shape[0], self.axes):
+    if products.brings_table(table_VE, ids_BL.shape, self.axes):
       x_BLE = products.take(table_VE, ids_BL, dtype, self.axes)
     else:
       # Each device looks up its share of the width: else XLA gathers the table.

@@ -124,16 +124,25 @@ def _rows_alone(mesh, rows):
   return shards == mesh.size and rows % shards == 0
 
 
-def brings_table(table, rows, axes):
+def brings_table(table, shape, axes):
   """Whether `take` is for a table: where fsdp leaves little of its width.
 
   Else a device looks up its share of the width for all rows, and they exchange
   what they found. With few numbers of a row to each, TPUs read and write tiles
-  that are empty but for them, and chips far apart exchange them slowly.
+  that are empty but for them, and chips far apart exchange them slowly. Not for
+  fewer tokens than the table has rows, as in a step of decoding.
+
+  Args:
+    table: [rows, width].
+    shape: of the tokens that are looked up: [batch, length].
+    axes: the names of the table's axes.
   """
   mesh = jax.sharding.get_abstract_mesh()
   fsdp = 1 if mesh.empty else mesh.shape.get('fsdp', 1)
-  if fsdp == 1 or not _rows_alone(mesh, rows):
+  if fsdp == 1 or not _rows_alone(mesh, shape[0]):
+    return False
+  shards = partitioning.batch_shards(mesh.shape) // fsdp
+  if math.prod(shape) // shards < table.shape[0]:
     return False
   placed = partitioning.partition_spec(table.shape, axes, mesh)
   return placed[-1] == 'fsdp' and table.shape[-1] // fsdp < _FEW_COLUMNS

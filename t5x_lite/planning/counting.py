@@ -234,8 +234,7 @@ def _fused(module, op, operands):
 def _is_exchanged(computation, op):
   """Whether nothing but an exchange uses it."""
   users = [x for x in computation.ops.values() if op.name in x.operands]
-  kinds = {x.kind for x in users if x is not computation.root}
-  return kinds <= set(hlo.EXCHANGES)
+  return {x.kind for x in users} <= {*hlo.EXCHANGES, 'tuple'}
 
 
 def moved_of(module, op, operand):

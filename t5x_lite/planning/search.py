@@ -129,7 +129,7 @@ def _seconds(run, accelerator, sizes):
   )
   exchanged = 2 * stream * layers * 2 * passes / 2 if tensor > 1 else 0
   exposed += 2 * exchanged * (tensor - 1) / tensor / link
-  exposed += 2 * summed / (link * ways)
+  exposed += 2 * summed / (link * _sides(accelerator, sizes['data']))
   return max(products, hidden) + exposed
 
 

@@ -208,17 +208,17 @@ def _reach_of_scan(equation, body, own):
   """The same of a scan: what a turn leaves, the next one reads."""
   # How its arguments are divided goes by other names with each version of JAX:
   # those of each turn alone have an axis more than its body has.
-  last, carried = (
+  last, count = (
     sum(a.aval.ndim == b.aval.ndim for a, b in zip(outer, inner, strict=True))
     for outer, inner in (
       (equation.invars, body.invars),
       (equation.outvars, body.outvars),
     )
   )
-  first = last - carried
+  first = last - count
   while True:
     found = _reach(body, own)
-    carried = found[: last - first]
+    carried = found[:count]
     grown = [a | b for a, b in zip(own[first:last], carried, strict=True)]
     if grown == own[first:last]:
       in_decoder = any(bits & DECODER for bits in own)
