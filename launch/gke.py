@@ -79,14 +79,8 @@ def submit(job, follow, say):
 def _check_set(job, found):
   """Refuses to go on with a set that is not remembered here, if it differs."""
   if found.digest != gke_manifest.digest(job):
-    raise errors.ConfigError(
-      'a job of this name was launched otherwise, and is there',
-      where=f'--name={job.name}',
-      got='another job spec, command or file',
-      expected=f'those of the JobSet in {where(job)}, as it is {found.words}',
-      fix=f't5x_lite launch watch {job.name} --backend=gke --config=NAME'
-      ' follows it as it is; or another --name',
-    )
+    there = f'those of the JobSet in {where(job)}, as it is {found.words}'
+    raise standing.unlike(job, 'another job spec, command or file', there)
 
 
 def _apply(call, manifest, say):

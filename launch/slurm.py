@@ -155,14 +155,8 @@ def _check_script(job, place, found):
   new = slurm_script.script(job).splitlines()
   if old != new:
     lines = [line.strip(' \\') for line in new if line not in old]
-    raise errors.ConfigError(
-      'a job of this name was launched otherwise, and is there',
-      where=f'--name={job.name}',
-      got=' | '.join(lines) or 'less than it has',
-      expected=f'{script}, as it is {found.words}',
-      fix=f't5x_lite launch watch {job.name} --backend=slurm --config=NAME'
-      ' follows it as it is; or another --name',
-    )
+    got = ' | '.join(lines) or 'less than it has'
+    raise standing.unlike(job, got, f'{script}, as it is {found.words}')
 
 
 def _submit(job, place, say):

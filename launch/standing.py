@@ -159,11 +159,29 @@ def check(old, new, found, differ):
       fix += ' gives back what it has; then the same launch goes on, with these'
   else:
     fix = f't5x_lite launch delete {old.name} gives back what it has'
-  raise errors.ConfigError(
+  expected = f'what it was launched with, as it is {found.state}'
+  raise _otherwise(new, _listed(held, 'there'), expected, fix)
+
+
+def unlike(job, got, expected):
+  """The ConfigError of a job that is there, and is not remembered here.
+
+  Args:
+    job: Job of its name, as it is launched now.
+    got: what of it differs, in words.
+    expected: what is there, and how it is.
+  """
+  fix = f't5x_lite launch watch {job.name} --backend={job.backend}'
+  fix += ' --config=NAME follows it as it is'
+  return _otherwise(job, got, expected, fix)
+
+
+def _otherwise(job, got, expected, fix):
+  return errors.ConfigError(
     'the job of this name was launched otherwise, and is there',
-    where=f'--name={new.name}',
-    got=_listed(held, 'there'),
-    expected=f'what it was launched with, as it is {found.state}',
+    where=f'--name={job.name}',
+    got=got,
+    expected=expected,
     fix=f'{fix}; or another --name',
   )
 
